@@ -1,0 +1,101 @@
+"""The values that pass between the layers. Vectors are flat; `common.layout` knows the names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector: TypeAlias = NDArray[Any]  # [d], float32 from the wire; the rules take float64 as well
+Matrix: TypeAlias = NDArray[np.float64]  # [m, n]
+Buffers: TypeAlias = Mapping[str, NDArray[Any]]  # BatchNorm statistics and the like, by name
+ClientId: TypeAlias = str  # stable across rounds, restarts and node ids
+
+S = TypeVar("S")
+
+
+def by_client(client: ClientId) -> tuple[int, str]:
+    """Sort key of a client id: "2" comes before "10", and names follow the alphabet."""
+    return len(client), client
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What one client's accepted reply says, in the server's terms.
+
+    Attributes:
+        client: who it is.
+        examples: training samples used, > 0; the weight in a weighted mean.
+        steps: optimiser steps K, counted by the trainer.
+        lr_sum: sum of the learning rates of those steps; K * lr when the rate is constant.
+        delta: model sent minus model returned [d]; subtracting it moves toward the client.
+        buffers: the client's buffers after training.
+        extras: the method's own vectors that came back in the message's config.
+        metrics: plain numbers the client reported (loss, seconds, ...).
+    """
+
+    client: ClientId
+    examples: int
+    steps: int
+    lr_sum: float
+    delta: Vector
+    buffers: Buffers = field(default_factory=dict)
+    extras: Mapping[str, Vector] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The accepted replies of one round, sorted by client, so arrival order cannot matter.
+
+    Attributes:
+        round: the round's number, from 1.
+        local_lr: the learning rate that the clients were told to use this round.
+        clients: how many clients the federation has (N), present or not.
+        updates: at least one.
+    """
+
+    round: int
+    local_lr: float
+    clients: int
+    updates: tuple[ClientUpdate, ...]
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(self.updates, key=lambda update: by_client(update.client)))
+        object.__setattr__(self, "updates", ordered)
+
+    @cached_property
+    def shares(self) -> Vector:
+        """Each client's share of the cohort's examples, n_i / sum n_j [m], float64."""
+        examples = np.array([update.examples for update in self.updates], dtype=np.float64)
+        return examples / examples.sum()
+
+    @cached_property
+    def equal_shares(self) -> Vector:
+        """1/m for each client [m], float64."""
+        return np.full(len(self.updates), 1.0) / len(self.updates)
+
+    def mean(self, shares: Vector) -> Vector:
+        """Return sum_i shares_i * delta_i [d], added up in the order of the client ids.
+
+        One client at a time: no [m, d] copy is made, and the bits do not depend on how a BLAS
+        splits the work between threads.
+        """
+        dtype = self.updates[0].delta.dtype
+        total = np.zeros_like(self.updates[0].delta)
+        scaled = np.empty_like(total)
+        for share, update in zip(shares, self.updates, strict=True):
+            np.multiply(update.delta, dtype.type(share), out=scaled)
+            total += scaled
+        return total
+
+
+@dataclass(frozen=True)
+class Step(Generic[S]):
+    """What a method makes of a round: w <- w - server_lr * direction, and its next state."""
+
+    direction: Vector
+    state: S
+    report: Mapping[str, Any] = field(default_factory=dict)

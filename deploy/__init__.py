@@ -1,0 +1,1 @@
+"""How FedKeel is run: the `fedkeel` command and the engines behind it."""
