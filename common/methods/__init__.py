@@ -1,0 +1,19 @@
+"""The methods, one file each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.methods.base import LocalRule, Method
+from common.methods.fedavg import FedAvg
+from common.methods.fedpcd import FedPCD
+from common.methods.fedpvr import FedPVR
+from common.methods.scaffold import Scaffold
+
+METHODS: Mapping[str, type[Method[Any]]] = {
+    "fedavg": FedAvg,
+    "fedpcd": FedPCD,
+    "fedpvr": FedPVR,
+    "scaffold": Scaffold,
+}
+
+__all__ = ["METHODS", "FedAvg", "FedPCD", "FedPVR", "LocalRule", "Method", "Scaffold"]

@@ -1,0 +1,82 @@
+"""What a federated method is: its settings, what goes down, what a client adds, what comes of it.
+
+A method is a frozen dataclass; its fields are the typed hyper-parameters. Whatever it remembers
+from round to round is a value of type S that `aggregate` returns; nothing is kept in attributes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from common.layout import Block, Layout
+from common.settings import Settings
+from common.types import ClientId, Cohort, Step, Vector
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class LocalRule:
+    """What a method adds to plain local SGD, w <- w - lr * (gradient + what follows).
+
+    Attributes:
+        shift: constant vector [v] added to each mini-batch gradient on `block`.
+        block: the coordinates that `shift` corrects; they take plain SGD without momentum.
+        pull: adds pull * (w - w_received) everywhere (a proximal term).
+        momentum: heavy-ball momentum outside `block`; None leaves it to the run's train.momentum.
+    """
+
+    shift: Vector | None = None
+    block: Block = Block(())
+    pull: float = 0.0
+    momentum: float | None = None
+
+
+@dataclass(frozen=True)
+class Method(Settings, Generic[S]):
+    """Base of the methods; by itself it adds nothing to local training and sends nothing extra."""
+
+    name: ClassVar[str]
+    source: ClassVar[str]  # the paper
+
+    def init(self, layout: Layout) -> S:
+        """Return the state before round 1; every vector in it is zero."""
+        raise NotImplementedError
+
+    def brief(self, state: S, client: ClientId) -> Mapping[str, Vector]:
+        """Return what the server sends this client beside the model, in the message's config."""
+        return {}
+
+    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+        """Return what the client adds to its local steps (runs on the client)."""
+        return LocalRule()
+
+    def reply(
+        self, brief: Mapping[str, Vector], layout: Layout, delta: Vector, lr_sum: float
+    ) -> Mapping[str, Vector]:
+        """Return what the client sends back beside the model (runs on the client).
+
+        Args:
+            brief: what came with the order.
+            layout: the model's layout.
+            delta: weights received minus weights now [d].
+            lr_sum: sum of the learning rates of the steps taken, K * lr.
+        """
+        return {}
+
+    def aggregate(self, cohort: Cohort, state: S) -> Step[S]:
+        """Turn a round's accepted replies into a step and the next state. Pure."""
+        raise NotImplementedError
+
+    def extra_size(self, layout: Layout) -> int:
+        """Number of floats that travel each way beside the model, v."""
+        return 0
+
+    def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
+        """Say why the run's local optimiser cannot be used with this method, if it cannot."""
+        return ()
+
+    @classmethod
+    def neutral(cls) -> "Method[S] | None":
+        """Return the setting at which the method is FedAvg, bit for bit, where there is one."""
+        return None

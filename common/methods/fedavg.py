@@ -1,0 +1,36 @@
+"""FedAvg: average the locally trained models, weighted by their numbers of examples.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data.
+AISTATS 2017 (arXiv 1602.05629), Algorithm 1.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from common.layout import Layout
+from common.methods.base import Method
+from common.settings import setting
+from common.types import Cohort, Step
+
+
+@dataclass(frozen=True)
+class FedAvg(Method[None]):
+    """The mean displacement of the cohort; the weights are shares of the participants' data."""
+
+    name: ClassVar[str] = "fedavg"
+    source: ClassVar[str] = "McMahan et al., AISTATS 2017"
+
+    uniform: bool = setting(False, "weigh every client 1/m instead of by its examples")
+
+    def init(self, layout: Layout) -> None:
+        """FedAvg remembers nothing."""
+
+    def aggregate(self, cohort: Cohort, state: None) -> Step[None]:
+        """Return the mean displacement."""
+        shares = cohort.equal_shares if self.uniform else cohort.shares
+        return Step(cohort.mean(shares), None)
+
+    @classmethod
+    def neutral(cls) -> "FedAvg":
+        """FedAvg is itself."""
+        return cls()

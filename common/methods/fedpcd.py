@@ -1,0 +1,158 @@
+"""FedPCD: bend the FedAvg direction only as far as every remembered client needs.
+
+Irshaid, Varam, AlHajri. FedPCD: Priority-Constrained Federated Aggregation. Preprint, 2026.
+
+With u_0 the unit mean of the cohort and u_k the unit displacements of the cohort and of every
+client seen in the last `history` rounds, the direction is the projection
+
+    x* = argmin 1/2 ||x - u_0||^2   subject to   u_k . x >= tau ||u_k||^2  for all k,
+
+given back the length of the mean. Everything is decided in the space of the m constraints (Gram
+matrix); the d-dimensional program is never formed.
+
+Where we depart: unit vectors are exact (v / |v|, a zero v constrains nothing) where the page adds
+an unstated epsilon; when nobody falls short the step is the mean itself, bit for bit; when no
+direction serves everybody the step is FedAvg's, as in the parent method, and is recorded so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from common.geometry import combine, inner_products, least_multipliers
+from common.layout import Layout
+from common.methods.base import Method
+from common.settings import setting
+from common.store import ClientVectors
+from common.types import ClientId, Cohort, Matrix, Step, Vector
+
+# A projection this short against its unit target is zero up to the rounding of float32
+# displacements; stretching it to the mean's length would turn noise into a step.
+VANISHED = 1e-6
+
+
+@dataclass(frozen=True)
+class History:
+    """The last displacement of every client seen lately, and their inner products.
+
+    Attributes:
+        seen: displacement [d] and round by client.
+        rates: the local learning rate that each displacement was made with.
+        products: raw inner products [k, k] of the displacements, in the order of `seen`; kept
+            so that a round costs (new rows) x (all rows) x d and not (all rows)^2 x d.
+    """
+
+    seen: ClientVectors = field(default_factory=ClientVectors)
+    rates: dict[ClientId, float] = field(default_factory=dict)
+    products: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def without(self, clients: Sequence[ClientId], before: int) -> "History":
+        """Return the entries of other clients that were seen in round `before` or later."""
+        order = list(self.seen.entries)
+        young = self.seen.since(before).entries
+        kept = [c for c in order if c in young and c not in set(clients)]
+        index = [order.index(client) for client in kept]
+        return History(
+            ClientVectors({client: self.seen.entries[client] for client in kept}),
+            {client: self.rates[client] for client in kept},
+            self.products[np.ix_(index, index)],
+        )
+
+    def with_cohort(self, cohort: Cohort, order: Sequence[ClientId], products: Matrix) -> "History":
+        """Add the cohort; `products` [k, k] are of all displacements, in the given order."""
+        seen = self.seen.put(cohort.round, {u.client: u.delta for u in cohort.updates})
+        index = [list(order).index(client) for client in seen.entries]
+        rates = self.rates | {update.client: cohort.local_lr for update in cohort.updates}
+        ordered = {client: rates[client] for client in seen.entries}
+        return History(seen, ordered, products[np.ix_(index, index)])
+
+
+@dataclass(frozen=True)
+class FedPCD(Method[History]):
+    """Project the unit mean onto the half-spaces of all remembered clients."""
+
+    name: ClassVar[str] = "fedpcd"
+    source: ClassVar[str] = "Irshaid, Varam, AlHajri, 2026"
+
+    tau: float = setting(
+        0.02, "share of its own unit step that each client must gain", low=0, high=1
+    )
+    history: int = setting(
+        10, "rounds for which an absent client is still protected; 0 means the cohort alone", low=0
+    )
+    normalise: bool = setting(True, "use unit vectors; false compares raw gradients (an ablation)")
+    primary: bool = setting(True, "stay near FedAvg; false takes the shortest step (an ablation)")
+    solver: str = setting(
+        "osqp", 'any QP solver that qpsolvers has; "exact" goes straight to the exact method'
+    )
+
+    def init(self, layout: Layout) -> History:
+        """Return an empty history."""
+        return History()
+
+    def aggregate(self, cohort: Cohort, state: History) -> Step[History]:
+        """Bend the cohort's mean; remember the cohort."""
+        present = [update.client for update in cohort.updates]
+        absent = state.without(present, before=cohort.round - self.history)
+        clients = [*present, *absent.seen.entries]
+        mean = cohort.mean(cohort.shares)
+        new = [mean, *(update.delta for update in cohort.updates)]
+        rows = [*new, *(entry.vector for entry in absent.seen.entries.values())]
+
+        products = inner_products(new, rows)
+        known = len(new)
+        full = np.block([[products], [products[:, known:].T, absent.products]])
+        full = (full + full.T) / 2  # the two halves may differ in the last bit
+        history = absent.with_cohort(cohort, clients, full[1:, 1:])
+
+        rates = np.array([cohort.local_lr, *(history.rates[client] for client in clients)])
+        weights, report = self._bend(full, rates)
+        report |= {"rows": len(clients), "history": len(absent.seen)}
+        report["multipliers"] = {
+            client: float(mu)
+            for client, mu in zip(clients, report.pop("mu"), strict=True)
+            if mu > 0
+        }
+        report["active"] = len(report["multipliers"])
+        direction = mean if weights is None else combine(weights, rows, dtype=mean.dtype)
+        return Step(direction, history, report)
+
+    def _bend(self, products: Matrix, rates: Vector) -> tuple[Vector | None, dict[str, Any]]:
+        """Return the weights [1 + m] of mean and rows in the direction; None is the mean itself.
+
+        `products` [1 + m, 1 + m] are raw inner products, the mean first; `rates` its learning
+        rates, which turn displacements into gradients where vectors are not normalised.
+        """
+        lengths = np.sqrt(np.diag(products))
+        scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        if not self.normalise:
+            scale = (lengths > 0) / rates
+        scaled = products * np.outer(scale, scale)
+        gram, progress = scaled[1:, 1:], scaled[0, 1:] * self.primary
+        answer = least_multipliers(gram, self.tau * np.diag(gram) - progress, solver=self.solver)
+        mu = answer.multipliers
+        report: dict[str, Any] = {
+            "mu": mu,
+            "feasible": answer.feasible,
+            "decided_by": answer.decided_by,
+            "residual": answer.residuals.largest(),
+            "largest_multiplier": float(mu.max(initial=0.0)),
+            "cosine": 1.0,
+            "length_mean": float(lengths[0]),
+        }
+        if not answer.feasible or (self.primary and not mu.any()):
+            return None, report
+
+        weights = np.concatenate([[float(self.primary)], mu]) * scale
+        length = np.sqrt(max(float(weights @ products @ weights), 0.0))
+        target = float(lengths[0] * scale[0])
+        if length <= VANISHED * max(target, np.finfo(float).tiny):
+            return np.zeros_like(weights), report | {"cosine": None}
+        report["length_before"] = length  # of x*, before it is given the mean's length
+        gains = scaled[1:, :] @ np.divide(weights, scale, out=np.zeros_like(weights), where=scale > 0)
+        report["least_gain"] = float(gains[np.diag(gram) > 0].min(initial=np.inf))
+        if lengths[0] > 0:
+            report["cosine"] = float(weights @ products[:, 0] / (length * lengths[0]))
+        return weights * (lengths[0] / length), report

@@ -1,0 +1,28 @@
+"""SCAFFOLD: control variates correct the drift of every coordinate, at 4x the model per round.
+
+Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning. ICML 2020
+(arXiv 1910.06378), Algorithm 1 with option II.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from common.layout import Block, Layout
+from common.methods.variates import VariateMethod
+from common.types import Cohort, Vector
+
+
+@dataclass(frozen=True)
+class Scaffold(VariateMethod):
+    """Every coordinate gets a variate; models are averaged with equal weights, as in the paper."""
+
+    name: ClassVar[str] = "scaffold"
+    source: ClassVar[str] = "Karimireddy et al., ICML 2020"
+
+    def corrected(self, layout: Layout) -> Block:
+        """Return all coordinates."""
+        return layout.everything
+
+    def shares(self, cohort: Cohort) -> Vector:
+        """Return 1/m each."""
+        return cohort.equal_shares

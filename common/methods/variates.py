@@ -1,0 +1,104 @@
+"""Control variates on a block of the model: the mathematics that SCAFFOLD and FedPVR share.
+
+Karimireddy et al., SCAFFOLD, ICML 2020 (arXiv 1910.06378), Algorithm 1, option II; restricted to
+a block of coordinates by Li et al., CVPR 2023 (arXiv 2212.02191).
+
+Where we depart: the server, not the client, keeps every c_i, so that a client that restarts or
+is dropped after training leaves no half-updated variate behind. Hence only the difference
+c - c_i goes down, which is all that the client's steps and option II need:
+c_i+ = c_i - c + (w_received - w) / sum(lr).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from common.layout import Block, Layout
+from common.methods.base import LocalRule, Method
+from common.store import ClientVectors
+from common.types import ClientId, Cohort, Step, Vector
+
+SHIFT = "shift"  # c - c_i [v], server to client
+VARIATE = "variate"  # c_i+ [v], client to server
+
+
+@dataclass(frozen=True)
+class Variates:
+    """The sum of all clients' control variates [v], float64, and each client's last one [v].
+
+    A client that was never seen counts as zero, so the server's c is total / N.
+    """
+
+    total: Vector
+    clients: int = 0
+    own: ClientVectors = field(default_factory=ClientVectors)
+
+    @property
+    def mean(self) -> Vector:
+        """The server's variate c [v], float64."""
+        return self.total / max(self.clients, 1)
+
+
+@dataclass(frozen=True)
+class VariateMethod(Method[Variates]):
+    """Base of the two methods; they say which block is corrected and how models are averaged."""
+
+    def corrected(self, layout: Layout) -> Block:
+        """Return the coordinates that get a control variate."""
+        raise NotImplementedError
+
+    def shares(self, cohort: Cohort) -> Vector:
+        """Return the weights of the average of the models [m]."""
+        raise NotImplementedError
+
+    def init(self, layout: Layout) -> Variates:
+        """Return c = c_i = 0."""
+        return Variates(np.zeros(self.corrected(layout).size))
+
+    def brief(self, state: Variates, client: ClientId) -> Mapping[str, Vector]:
+        """Send c - c_i [v]; nothing when the block is empty."""
+        if not state.total.size:
+            return {}
+        own = state.own.get(client)
+        return {SHIFT: state.mean if own is None else state.mean - own}
+
+    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+        """Take the steps w <- w - lr (g - c_i + c) on the block."""
+        return LocalRule(shift=brief.get(SHIFT), block=self.corrected(layout))
+
+    def reply(
+        self, brief: Mapping[str, Vector], layout: Layout, delta: Vector, lr_sum: float
+    ) -> Mapping[str, Vector]:
+        """Send option II's c_i+ [v]; `lr_sum` is K * lr with the steps really taken."""
+        if SHIFT not in brief:
+            return {}
+        return {VARIATE: self.corrected(layout).take(delta) / delta.dtype.type(lr_sum) - brief[SHIFT]}
+
+    def aggregate(self, cohort: Cohort, state: Variates) -> Step[Variates]:
+        """Average the models; replace the cohort's c_i; c moves by (1/N) sum (c_i+ - c_i)."""
+        direction = cohort.mean(self.shares(cohort))
+        if not state.total.size:
+            return Step(direction, state)
+        total = state.total.copy()
+        arrived = {update.client: update.extras[VARIATE] for update in cohort.updates}
+        for client, variate in arrived.items():
+            total += variate
+            if (previous := state.own.get(client)) is not None:
+                total -= previous
+        next_state = Variates(total, cohort.clients, state.own.put(cohort.round, arrived))
+        report = {"variates": len(next_state.own), "length_c": float(np.linalg.norm(total))}
+        report["length_c"] /= cohort.clients
+        return Step(direction, next_state, report)
+
+    def extra_size(self, layout: Layout) -> int:
+        """Return v, the size of the block."""
+        return self.corrected(layout).size
+
+    def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
+        """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""
+        advice = f"{self.name} estimates mean gradients from plain SGD steps (option II)"
+        if momentum:
+            yield f"train.momentum must be 0, not {momentum:g}: {advice}"
+        if weight_decay:
+            yield f"train.weight-decay must be 0, not {weight_decay:g}: {advice}"

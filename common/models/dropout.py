@@ -1,0 +1,26 @@
+"""Dropout that draws from a generator of its own instead of torch's global one."""
+
+import torch
+from torch import Tensor, nn
+
+
+class Dropout(nn.Module):
+    """Zero each element with probability `rate` and scale the rest by 1 / (1 - rate).
+
+    The trainer sets `generator` from the address of the round and client, so that clients that
+    train side by side in one process draw the same masks as clients that train alone.
+    """
+
+    generator: torch.Generator | None = None
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop in training mode; pass through otherwise."""
+        if not self.training or not self.rate:
+            return x
+        keep = 1 - self.rate
+        mask = torch.empty_like(x).bernoulli_(keep, generator=self.generator)
+        return x * mask.div_(keep)

@@ -1,0 +1,118 @@
+"""Settings: frozen dataclasses whose fields carry their range and their meaning.
+
+One declaration per setting: its default, the values it takes and a line of help. The run config,
+the ready-made strategies and the documentation all read it from here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Self, get_type_hints
+
+from common.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a setting may be: an interval (ends included unless `open`), or one of `choices`."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+    choices: tuple[str, ...] = ()
+
+    def __contains__(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, bool | str):
+            return True
+        above = value > self.low if self.open_low else value >= self.low
+        below = value < self.high if self.open_high else value <= self.high
+        return math.isfinite(value) and above and below
+
+    def __str__(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+        if math.isinf(self.low) and math.isinf(self.high):
+            return "a finite number"
+        if math.isinf(self.high):
+            return f"{'more than' if self.open_low else 'at least'} {self.low:g}"
+        left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
+        return f"in {left}{self.low:g}, {self.high:g}{right}"
+
+
+def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002 - as argparse calls it
+    """Declare a dataclass field with its default, help text and `Range`."""
+    return field(default=default, metadata={"help": help, "range": Range(**limits)})
+
+
+def key_of(name: str) -> str:
+    """Return the run-config spelling of a field: lr_decay -> lr-decay."""
+    return name.replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of every group of settings; an instance that exists is within its ranges."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            problem
+            for item in fields(self)
+            for problem in _judge(key_of(item.name), item, getattr(self, item.name))
+        ]
+        if problems:
+            raise ConfigError(f"{type(self).__name__}: " + "; ".join(problems))
+
+    @classmethod
+    def read(
+        cls, table: Mapping[str, Any], prefix: str, problems: list[str], where: str = "run config"
+    ) -> Self:
+        """Build an instance from kebab-case keys, appending every problem found to `problems`.
+
+        Integers are taken for floats, since that is how Flower hands over `lr=1`.
+        """
+        types = get_type_hints(cls)
+        known = {key_of(item.name): item for item in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, raw in table.items():
+            if key not in known:
+                hint = did_you_mean(prefix + key, [prefix + name for name in known])
+                problems.append(f'{where} has no key "{prefix}{key}"{hint}')
+                continue
+            item = known[key]
+            kind = types[item.name]
+            value = float(raw) if kind is float and type(raw) is int else raw
+            if type(value) is not kind:
+                problems.append(
+                    f"{prefix}{key} must be {_SPOKEN[kind]}, not {_SPOKEN[type(raw)]} ({raw!r})"
+                    if type(raw) in _SPOKEN
+                    else f"{prefix}{key} must be {_SPOKEN[kind]}, not {raw!r}"
+                )
+            elif faults := _judge(prefix + key, item, value):
+                problems.extend(faults)
+            else:
+                values[item.name] = value
+        return cls(**values)
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the settings by their kebab-case keys."""
+        return {key_of(item.name): getattr(self, item.name) for item in fields(self)}
+
+
+_SPOKEN: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
+
+
+def _judge(name: str, item: Field[Any], value: Any) -> Sequence[str]:
+    limits = item.metadata.get("range", Range())
+    try:
+        return [] if value in limits else [f"{name} must be {limits}, not {value!r}"]
+    except TypeError:
+        expected = "" if item.default is MISSING else f" like {item.default!r}"
+        return [f"{name} must be a value{expected}, not {value!r}"]

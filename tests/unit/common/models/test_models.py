@@ -1,0 +1,119 @@
+"""The models have the papers' sizes, seeded weights, and one flat vector behind them."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+
+from common.errors import ConfigError
+from common.models import MODELS, Dropout, FlatModel, build, layout_of
+
+SIZES = [
+    ("mlp", (1, 28, 28), 10, 199_210),
+    ("cnn", (3, 32, 32), 10, 797_962),
+    ("cnn", (3, 32, 32), 100, 815_332),
+    ("vgg11", (3, 32, 32), 10, 9_750_922),
+    ("vgg11", (3, 32, 32), 100, 9_797_092),
+    ("resnet8", (3, 32, 32), 10, 78_042),
+    ("resnet8", (3, 32, 32), 100, 83_892),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "size"), SIZES)
+def test_parameter_counts_are_the_papers(
+    name: str, shape: tuple[int, int, int], classes: int, size: int
+) -> None:
+    assert layout_of(build(name, shape, classes, seed=0)).size == size
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "size"), [("vgg11", 10, 530_442), ("resnet8", 10, 650), ("cnn", 10, 1_930)]
+)
+def test_the_classifier_block_is_the_papers(name: str, classes: int, size: int) -> None:
+    layout = layout_of(build(name, (3, 32, 32), classes, seed=0))
+    assert layout.block(["classifier"]).size == size
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_first_weights_depend_on_the_seed_alone(name: str) -> None:
+    torch.manual_seed(1)
+    one = FlatModel(build(name, (3, 32, 32), 10, seed=5)).take_weights()
+    torch.manual_seed(2)
+    same = FlatModel(build(name, (3, 32, 32), 10, seed=5)).take_weights()
+    other = FlatModel(build(name, (3, 32, 32), 10, seed=6)).take_weights()
+    assert_array_equal(one, same)
+    assert (one != other).mean() > 0.9
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 48)])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_fits_the_images_or_says_why_not(
+    name: str, shape: tuple[int, int, int]
+) -> None:
+    try:
+        model = build(name, shape, 7, seed=0)
+    except ConfigError as error:
+        assert f"{shape[1]}x{shape[2]}" in str(error)
+        assert name in ("cnn", "vgg11")
+    else:
+        assert model(torch.zeros(2, *shape)).shape == (2, 7)
+
+
+def test_an_unknown_model_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match='did you mean "resnet8"'):
+        build("resnet", (3, 32, 32), 10, seed=0)
+
+
+def test_a_step_on_the_flat_vector_is_a_step_of_the_model() -> None:
+    flat = FlatModel(build("mlp", (1, 4, 4), 3, seed=0))
+    before = [p.detach().clone() for p in flat.model.parameters()]
+    flat.model(torch.ones(2, 1, 4, 4)).square().sum().backward()
+    flat.weights.sub_(flat.gradient)
+    for old, parameter in zip(before, flat.model.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.detach(), old - parameter.grad)
+
+
+def test_load_and_take_round_trip_with_buffers() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    flat = FlatModel(net)
+    weights = np.arange(flat.layout.size, dtype=np.float32)
+    buffers = {
+        "1.running_mean": np.array([1, 2], dtype=np.float32),
+        "1.running_var": np.array([3, 4], dtype=np.float32),
+        "1.num_batches_tracked": np.array(7),
+    }
+    flat.load(weights, buffers)
+    assert_array_equal(flat.take_weights(), weights)
+    taken = flat.take_buffers()
+    assert taken["1.num_batches_tracked"].shape == ()
+    assert taken["1.num_batches_tracked"].dtype == np.int64
+    for name, value in buffers.items():
+        assert_array_equal(taken[name], value)
+    with pytest.raises(ConfigError, match="running_mean"):
+        flat.load(weights, {})
+
+
+def test_frozen_layers_are_not_in_the_layout() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    net[0].requires_grad_(False)
+    assert [tensor.name for tensor in layout_of(net).tensors] == ["1.weight", "1.bias"]
+
+
+def test_bfloat16_weights_are_refused() -> None:
+    with pytest.raises(ConfigError, match="float32"):
+        layout_of(torch.nn.Linear(2, 2).to(torch.bfloat16))
+
+
+def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:
+    drop, x = Dropout(0.25), torch.ones(20_000)
+    drop.generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(0)
+    one = drop(x)
+    drop.generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(99)
+    assert torch.equal(one, drop(x))
+    assert one.mean().item() == pytest.approx(1, abs=0.02)
+    assert (one == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
+    drop.eval()
+    assert drop(x) is x
