@@ -64,12 +64,22 @@ class Method(Settings, Generic[S]):
         """
         return {}
 
+    def expects(self, state: S) -> Mapping[str, int]:
+        """Return the vectors that a reply must bring, with their sizes."""
+        return {}
+
     def aggregate(self, cohort: Cohort, state: S) -> Step[S]:
         """Turn a round's accepted replies into a step and the next state. Pure."""
         raise NotImplementedError
 
-    def extra_size(self, layout: Layout) -> int:
-        """Number of floats that travel each way beside the model, v."""
+    def memory(self, size: int, clients: int, cohort: int) -> int:
+        """Return the most floats that the state can hold between rounds.
+
+        Args:
+            size: d.
+            clients: N.
+            cohort: clients of a round, m.
+        """
         return 0
 
     def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:

@@ -75,6 +75,10 @@ class VariateMethod(Method[Variates]):
             return {}
         return {VARIATE: self.corrected(layout).take(delta) / delta.dtype.type(lr_sum) - brief[SHIFT]}
 
+    def expects(self, state: Variates) -> Mapping[str, int]:
+        """Return the size v of c_i+, if there is a block."""
+        return {VARIATE: state.total.size} if state.total.size else {}
+
     def aggregate(self, cohort: Cohort, state: Variates) -> Step[Variates]:
         """Average the models; replace the cohort's c_i; c moves by (1/N) sum (c_i+ - c_i)."""
         direction = cohort.mean(self.shares(cohort))
@@ -90,10 +94,6 @@ class VariateMethod(Method[Variates]):
         report = {"variates": len(next_state.own), "length_c": float(np.linalg.norm(total))}
         report["length_c"] /= cohort.clients
         return Step(direction, next_state, report)
-
-    def extra_size(self, layout: Layout) -> int:
-        """Return v, the size of the block."""
-        return self.corrected(layout).size
 
     def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""

@@ -1,0 +1,121 @@
+"""The Flower ClientApp: train, evaluate, and say who you are. A reply depends on the message,
+the client's data and the seed, and on nothing that a restart could lose."""
+
+import time
+from collections.abc import Callable
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+
+from client_app.evaluator import evaluate
+from client_app.local import Local, local_of
+from client_app.trainer import train
+from common.errors import FedError, WireError
+from common.types import Vector
+from common.wire import (
+    CLIENT,
+    CONFIG,
+    CORRECT,
+    EXAMPLES,
+    LOSS,
+    LOSS_SUM,
+    METRICS,
+    FlatCodec,
+    Order,
+    TrainReply,
+    plain_metrics,
+)
+
+app = ClientApp()
+Handler = Callable[[Message, Local], RecordDict]
+
+
+def answering(handler: Handler) -> Callable[[Message, Context], Message]:
+    """Turn our own errors into error replies of one sentence; others pass as they are."""
+
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            local = local_of(context.run_config, context.node_config)
+            return Message(handler(message, local), reply_to=message)
+        except FedError as error:
+            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return Message(Error(code, str(error)), reply_to=message)
+
+    return answer
+
+
+def open_order(message: Message, local: Local) -> tuple[Order, Vector]:
+    """Load the model that came into this thread's model; return the order and the weights."""
+    codec = FlatCodec(local.flat.layout)
+    order = Order.read(message.content, codec.layout)
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise WireError(f"the order has {len(records)} ArrayRecords, expected one")
+    weights, buffers = codec.unpack(records[0])
+    local.flat.load(weights, buffers)
+    return order, weights
+
+
+@app.train()
+@answering
+def train_here(message: Message, local: Local) -> RecordDict:
+    """Take K local steps from the weights received and return the weights reached."""
+    begin = time.perf_counter()
+    order, received = open_order(message, local)
+    flat, method, config = local.flat, local.config.chosen, local.config
+    done = train(
+        flat,
+        local.data,
+        local.split.train,
+        config.train,
+        method.rule(order.brief, flat.layout),
+        lr=order.lr,
+        seed=config.seed,
+        path=(order.round, local.client),
+    )
+    weights = flat.take_weights()
+    extras = {}
+    if done.steps:
+        extras = method.reply(order.brief, flat.layout, received - weights, done.lr_sum)
+    return TrainReply(
+        client=local.client,
+        round=order.round,
+        weights=weights,
+        buffers=flat.take_buffers(),
+        examples=done.examples,
+        steps=done.steps,
+        lr_sum=done.lr_sum,
+        extras=extras,
+        metrics={LOSS: done.loss, "seconds": time.perf_counter() - begin},
+    ).record(FlatCodec(flat.layout))
+
+
+@app.evaluate()
+@answering
+def evaluate_here(message: Message, local: Local) -> RecordDict:
+    """Count the right answers on this client's test samples."""
+    open_order(message, local)
+    counts = evaluate(local.flat, local.data, local.split.test)
+    metrics = {EXAMPLES: counts.examples, CORRECT: counts.correct, LOSS_SUM: counts.loss_sum}
+    return RecordDict({METRICS: plain_metrics(metrics)})
+
+
+@app.query()
+@answering
+def who_are_you(message: Message, local: Local) -> RecordDict:
+    """Say who this client is and that it can take part: its data are loaded by now."""
+    return RecordDict(
+        {
+            CONFIG: ConfigRecord(
+                {
+                    CLIENT: local.client,
+                    "device": local.device.says,
+                    "shape": list(local.data.shape),
+                    "classes": len(local.data.classes),
+                    "train-examples": len(local.split.train),
+                    "test-examples": len(local.split.test),
+                }
+            )
+        }
+    )

@@ -1,0 +1,38 @@
+"""Evaluation of a model on one client's samples."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from common.data.batches import normalise
+from common.data.dataset import Dataset
+from common.models import FlatModel
+
+BATCH = 512
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Counts: samples, right answers, summed loss in nats."""
+
+    examples: int
+    correct: int
+    loss_sum: float
+
+
+@torch.inference_mode()
+def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Evaluated:
+    """Count the right answers on the given samples, which may be none."""
+    flat.model.eval()
+    correct, loss_sum = 0, 0.0
+    for start in range(0, len(indices), BATCH):
+        chosen = indices[start : start + BATCH]
+        pixels = torch.from_numpy(np.ascontiguousarray(data.images[chosen])).to(flat.device)
+        labels = torch.from_numpy(data.labels[chosen]).to(flat.device)
+        logits = flat.model(normalise(pixels, data.mean, data.std))
+        correct += int((logits.argmax(1) == labels).sum())
+        loss_sum += float(cross_entropy(logits, labels, reduction="sum"))
+    return Evaluated(len(indices), correct, loss_sum)

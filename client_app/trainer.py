@@ -1,0 +1,192 @@
+"""Local training: K counted SGD steps on one flat vector of weights."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import fsum, isfinite
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from common.config import TrainConfig
+from common.data.batches import augment, normalise
+from common.data.dataset import Dataset
+from common.errors import ClientError
+from common.layout import Block
+from common.methods import LocalRule
+from common.models import Dropout, FlatModel
+from common.rng import address, stream
+from common.types import Vector
+
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training did.
+
+    Attributes:
+        steps: optimiser steps K really taken.
+        lr_sum: sum of their learning rates.
+        examples: samples that were used at least once.
+        loss: mean mini-batch loss, weighted by batch size.
+    """
+
+    steps: int
+    lr_sum: float
+    examples: int
+    loss: float
+
+
+def batches(
+    count: int, size: int, rng: np.random.Generator, *, drop_last: bool, no_single: bool
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the positions of each batch of one epoch over `count` samples, in random order.
+
+    Args:
+        count: number of samples.
+        size: samples of a batch; the last one may have fewer.
+        rng: addressed generator of the epoch.
+        drop_last: leave out an incomplete last batch.
+        no_single: join a last batch of one sample to the one before it, since batch
+            normalisation cannot train on a single value per channel.
+    """
+    order = rng.permutation(count)
+    edges = list(range(0, count, size))
+    if drop_last:
+        edges = edges[: count // size]
+    elif no_single and len(edges) > 1 and count - edges[-1] == 1:
+        edges.pop()
+    for index, start in enumerate(edges):
+        is_end = index == len(edges) - 1 and not drop_last
+        yield order[start : count if is_end else start + size]
+
+
+def train(
+    flat: FlatModel,
+    data: Dataset,
+    indices: NDArray[np.int64],
+    plan: TrainConfig,
+    rule: LocalRule,
+    *,
+    lr: float | Callable[[int], float],
+    seed: int,
+    path: tuple[int | str, ...],
+) -> Trained:
+    """Run plan.epochs of SGD from the weights that `flat` holds, in place.
+
+    Each step is w <- w - lr * (gradient + shift on the block + pull * (w - start)); momentum
+    works outside the block alone.
+
+    Args:
+        flat: model, loaded with the weights received.
+        data: the data set.
+        indices: this client's training samples.
+        plan: epochs, batch size and so on.
+        rule: what the method adds.
+        lr: the learning rate, or a function of the step's number from 0.
+        seed: the run's seed.
+        path: address of this training, normally (round, client).
+
+    Returns:
+        The counted steps; 0 of them when there is nothing to train on.
+
+    Raises:
+        ClientError: the loss is not finite; the model is then not to be used.
+    """
+    model, device = flat.model, flat.device
+    norms = [m for m in model.modules() if isinstance(m, BATCH_NORMS)]
+    model.train()
+    if norms and (len(indices) == 1 or plan.batch_size == 1):
+        for norm in norms:  # a single sample has no statistics: the running ones are used
+            norm.eval()
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.generator = _generator(device, seed, path)
+
+    optimiser = _Optimiser(flat, plan, rule)
+    losses: list[float] = []
+    sizes: list[int] = []
+    rates: list[float] = []
+    used: set[int] = set()
+    for epoch in range(plan.epochs):
+        order = batches(
+            len(indices),
+            plan.batch_size,
+            stream(seed, "batches", *path, epoch),
+            drop_last=plan.drop_last,
+            no_single=bool(norms),
+        )
+        for positions in order:
+            chosen = indices[positions]
+            pixels = torch.from_numpy(np.ascontiguousarray(data.images[chosen])).to(device)
+            labels = torch.from_numpy(data.labels[chosen]).to(device)
+            if plan.augment:
+                rng = stream(seed, "augment", *path, len(rates))
+                pixels = augment(pixels, rng, flip=data.flip)
+            loss = cross_entropy(model(normalise(pixels, data.mean, data.std)), labels)
+            value = loss.item()
+            if not isfinite(value):
+                raise ClientError(
+                    f"the loss became {value} in local step {len(rates) + 1} (lr "
+                    f"{rates[-1] if rates else plan.lr:g}); lower train.lr"
+                )
+            flat.gradient.zero_()
+            loss.backward()  # type: ignore[no-untyped-call]
+            rate = lr(len(rates)) if callable(lr) else lr
+            optimiser.step(rate)
+            losses.append(value)
+            sizes.append(len(chosen))
+            rates.append(rate)
+            used.update(chosen.tolist())
+    mean = fsum(x * n for x, n in zip(losses, sizes, strict=True)) / max(sum(sizes), 1)
+    return Trained(len(rates), fsum(rates), len(used), mean)
+
+
+class _Optimiser:
+    """SGD on the flat vector with what the method adds."""
+
+    def __init__(self, flat: FlatModel, plan: TrainConfig, rule: LocalRule) -> None:
+        self.flat, self.rule = flat, rule
+        self.weight_decay = plan.weight_decay
+        self.momentum = plan.momentum if rule.momentum is None else rule.momentum
+        self.start = flat.weights.clone() if rule.pull else None
+        self.shift = self._on_device(rule.shift)
+        self.outside = rule.block.outside(flat.layout.size)
+        self.velocity = (
+            [torch.zeros_like(flat.weights[span]) for span in self.outside.spans]
+            if self.momentum
+            else []
+        )
+
+    def _on_device(self, shift: Vector | None) -> torch.Tensor | None:
+        if shift is None:
+            return None
+        return torch.from_numpy(np.array(shift)).to(self.flat.weights)
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        weights, gradient = self.flat.weights, self.flat.gradient
+        if self.weight_decay:
+            gradient.add_(weights, alpha=self.weight_decay)
+        if self.start is not None:
+            gradient.add_(weights - self.start, alpha=self.rule.pull)
+        if self.shift is not None:
+            for span, part in self.rule.block.pieces(self.shift):
+                gradient[span].add_(part)
+        for span, velocity in zip(self.outside.spans, self.velocity, strict=False):
+            velocity.mul_(self.momentum).add_(gradient[span])
+            gradient[span].copy_(velocity)
+        weights.add_(gradient, alpha=-rate)
+
+
+def _generator(
+    device: torch.device, seed: int, path: tuple[int | str, ...]
+) -> torch.Generator:
+    generator = torch.Generator(device=device)
+    return generator.manual_seed(address(seed, "dropout", *path) % 2**63)
+
+
+__all__ = ["Block", "Trained", "batches", "train"]

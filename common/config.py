@@ -1,0 +1,212 @@
+"""The run config: parsed once, at the border, into frozen dataclasses.
+
+The defaults live here and in the methods' own fields; pyproject's [tool.flwr.app.config] is
+their copy, which Flower needs and a test holds equal. Flower hands the config over as one flat
+table with dotted keys ("train.lr"), and so does everything else here.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from common.data.partition import PARTITIONS, PartitionOptions
+from common.data.splits import MIN_TEST
+from common.errors import ConfigError, did_you_mean
+from common.methods import METHODS, Method
+from common.settings import Settings, key_of, setting
+
+Flat = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DataConfig(Settings):
+    """Which data, and how they are dealt to the clients."""
+
+    name: str = setting(
+        "digits", "digits, fashion-mnist, cifar10, cifar100, or folder:PATH (train/CLASS, test/CLASS)"
+    )
+    root: str = setting("", "where data sets lie or are downloaded to; empty: $FEDKEEL_DATA or ./data")
+    download: bool = setting(True, "fetch a missing data set where there is a network")
+    image_size: int = setting(0, "side of the images of a folder; 0 keeps or chooses it", low=0)
+    partition: str = setting(
+        "dirichlet-client", "how samples are dealt to clients", choices=tuple(PARTITIONS)
+    )
+    alpha: float = setting(
+        PartitionOptions.alpha, "Dirichlet concentration; small means skewed", low=0, open_low=True
+    )
+    shards_per_client: int = setting(
+        PartitionOptions.shards_per_client, "for the partition shards", low=1
+    )
+    min_size: int = setting(
+        0, "fewest samples of a client, for the partition dirichlet; 0 chooses it", low=0
+    )
+    equal_slices: bool = setting(
+        PartitionOptions.equal_slices,
+        "re-cut a dirichlet split into equal slices, as the published FedPVR code does",
+    )
+    test_fraction: float = setting(
+        0.2, "share of a client's samples kept for its test", low=0, high=1, open_high=True
+    )
+    calibration_fraction: float = setting(
+        0.0, "share of a client's samples kept for calibration", low=0, high=1, open_high=True
+    )
+    min_test: int = setting(
+        MIN_TEST, "fewest test samples of a client, at most half of what it has", low=0
+    )
+
+
+@dataclass(frozen=True)
+class TrainConfig(Settings):
+    """Local training."""
+
+    epochs: int = setting(1, "passes over a client's training data per round", low=1)
+    batch_size: int = setting(32, "samples per step", low=1)
+    lr: float = setting(0.1, "local learning rate of round 1", low=0, open_low=True)
+    lr_decay: float = setting(
+        0.999, "factor on the local learning rate per round", low=0, high=1, open_low=True
+    )
+    momentum: float = setting(0.0, "heavy-ball momentum", low=0, high=1, open_high=True)
+    weight_decay: float = setting(0.0, "L2 penalty", low=0)
+    augment: bool = setting(False, "random crop and, where it makes sense, flip")
+    drop_last: bool = setting(False, "leave out the last, incomplete batch of an epoch")
+    device: str = setting("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    threads: int = setting(1, "torch threads of a client", low=1)
+
+
+@dataclass(frozen=True)
+class ServerConfig(Settings):
+    """Rounds on the server."""
+
+    lr: float = setting(1.0, "server learning rate: w <- w - lr * direction", low=0, open_low=True)
+    min_replies: int = setting(1, "fewer usable replies make the round void", low=1)
+    max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
+    start_timeout: float = setting(120.0, "seconds to wait for the clients at the start", low=0)
+    round_timeout: float = setting(
+        3600.0, "seconds to wait for a round's replies", low=0, open_low=True
+    )
+    checkpoint_every: int = setting(5, "rounds between checkpoints; 0 keeps none", low=0)
+    keep_checkpoints: int = setting(2, "newest checkpoints kept", low=1)
+
+
+@dataclass(frozen=True)
+class RunConfig(Settings):
+    """Everything that a run depends on."""
+
+    method: str = setting("fedpcd", "the method", choices=tuple(METHODS))
+    model: str = setting("mlp", "mlp, cnn, vgg11 or resnet8")
+    rounds: int = setting(30, "rounds of training", low=1)
+    clients: int = setting(20, "clients of the federation, N", low=1)
+    participation: float = setting(
+        0.5, "share of the clients that train in a round", low=0, high=1, open_low=True
+    )
+    eval_every: int = setting(5, "rounds between evaluations on all clients; 0: the end only", low=0)
+    seed: int = setting(1, "address of every random draw", low=0)
+    name: str = setting("", "name of the run; empty: method and time")
+    out: str = setting("runs", "folder that holds the runs")
+    resume: bool = setting(False, "go on from the newest checkpoint of the run of this name")
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    methods: Mapping[str, Method[Any]] = field(
+        default_factory=lambda: {name: method() for name, method in METHODS.items()}
+    )
+
+    @property
+    def chosen(self) -> Method[Any]:
+        """The method, with its settings."""
+        return self.methods[self.method]
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients asked in a round: ceil(participation * N)."""
+        return cohort_size(self.participation, self.clients)
+
+    def local_lr(self, round: int) -> float:  # noqa: A002
+        """Return the local learning rate of a round, lr * decay^(round - 1)."""
+        return self.train.lr * self.train.lr_decay ** (round - 1)
+
+    def to_flat(self) -> dict[str, Any]:
+        """Return every key of the run config with its value, in order."""
+        top = [item.name for item in fields(self) if "range" in item.metadata]
+        flat = {key_of(name): getattr(self, name) for name in top}
+        groups = {**{group: getattr(self, group) for group in GROUPS}, **self.methods}
+        for name, group in groups.items():
+            flat |= {f"{name}.{key}": value for key, value in group.to_table().items()}
+        return flat
+
+    def fingerprint(self) -> str:
+        """Return a digest of what the results depend on (not of names and places)."""
+        flat = self.to_flat()
+        for key in NOT_IN_RESULTS:
+            del flat[key]
+        used = {k: v for k, v in flat.items() if k.partition(".")[0] not in METHODS}
+        used |= {f"{self.method}.{k}": v for k, v in self.chosen.to_table().items()}
+        text = json.dumps(used, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+GROUPS: Mapping[str, type[Settings]] = {
+    "data": DataConfig,
+    "train": TrainConfig,
+    "server": ServerConfig,
+}
+TABLES: Mapping[str, type[Settings]] = {**GROUPS, **METHODS}
+NOT_IN_RESULTS = (
+    "rounds", "name", "out", "resume", "eval-every", "data.root", "data.download", "train.device",
+    "server.start-timeout", "server.checkpoint-every", "server.keep-checkpoints",
+)  # fmt: skip
+
+
+def cohort_size(fraction: float, clients: int) -> int:
+    """Return how many of the clients a round asks: int(fraction * N) as in the studies, >= 1.
+
+    A hair is added first, since 0.29 * 100 is 28.999... as a float.
+    """
+    return max(1, int(fraction * clients + 1e-9))
+
+
+def parse(flat: Flat) -> RunConfig:
+    """Return the run config, or tell every problem at once.
+
+    Raises:
+        ConfigError: unknown keys (with the nearest known), wrong types, values out of range, and
+            combinations that cannot work.
+    """
+    problems: list[str] = []
+    known = list(RunConfig().to_flat())
+    tables: dict[str, dict[str, Any]] = {group: {} for group in ("", *TABLES)}
+    for name, value in flat.items():
+        if name in known:
+            group, _, key = name.rpartition(".")
+            tables[group][key] = value
+        else:
+            problems.append(f'the run config has no key "{name}"{_nearest(name, known)}')
+    read = {group: kind.read(tables[group], f"{group}.", problems) for group, kind in TABLES.items()}
+    top = RunConfig.read(tables[""], "", problems)
+    config = replace(
+        top,
+        **{group: read[group] for group in GROUPS},
+        methods={name: read[name] for name in METHODS},
+    )
+    problems += config.chosen.objections(
+        momentum=config.train.momentum, weight_decay=config.train.weight_decay
+    )
+    if config.server.min_replies > config.cohort_size:
+        problems.append(
+            f"server.min-replies is {config.server.min_replies}, but a round asks only "
+            f"{config.cohort_size} of {config.clients} clients (participation "
+            f"{config.participation:g})"
+        )
+    if config.data.test_fraction + config.data.calibration_fraction >= 1:
+        problems.append("data.test-fraction and data.calibration-fraction leave nothing to train on")
+    if problems:
+        raise ConfigError("\n  ".join(["the run config cannot be used:", *problems]))
+    return config
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    last = name.rpartition(".")[2]
+    same = [key for key in known if key.rpartition(".")[2] == last]
+    return f' (did you mean "{same[0]}"?)' if same else did_you_mean(name, known)

@@ -1,0 +1,376 @@
+"""What travels: orders and replies as Flower records, checked when they are read.
+
+Our own apps send the trainable vector as one flat float32 array, since Flower posts every array
+of a message separately; the buffers go beside it in the same ArrayRecord, so that a message
+always holds exactly one. Clients of other people's apps send and get named arrays. A method's
+own vectors (control variates) travel as little-endian float32 bytes in the ConfigRecord, with
+their size and a digest; nothing is ever unpickled.
+"""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from common.errors import WireError
+from common.layout import Layout, Tensor
+from common.types import Buffers, Vector
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+WEIGHTS, BUFFERS, COUNTERS = "weights", "buffers", "counters"
+ROUND, LR = "server-round", "lr"
+LAYOUT, CLIENT = "keel-layout", "keel-client"
+EXAMPLES, STEPS, LR_SUM, LOSS = "num-examples", "steps", "lr-sum", "loss"
+CORRECT, LOSS_SUM = "correct", "loss-sum"
+VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkeel.shift.digest"
+
+# BatchNorm's buffers by the last part of their name, for state dicts that do not say what is one.
+BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def read_array(array: Array, tensor: Tensor) -> NDArray[Any]:
+    """Return the array as a read-only view of the bytes that came, after checking all of it.
+
+    Shape, dtype and the number of bytes are compared before anything is allocated, so a header
+    that lies costs nothing.
+
+    Raises:
+        WireError: not the tensor that was expected.
+    """
+    name = tensor.name
+    if array.dtype != tensor.dtype or tuple(array.shape) != tensor.shape:
+        raise WireError(
+            f'expected "{name}" as {tensor.dtype}{list(tensor.shape)}, '
+            f"got {array.dtype}{list(array.shape)}"
+        )
+    stream = io.BytesIO(array.data)
+    try:
+        if npy.read_magic(stream) != (1, 0):
+            raise ValueError("an .npy version other than 1.0")
+        shape, fortran, dtype = npy.read_array_header_1_0(stream)
+    except ValueError as error:
+        raise WireError(f'the bytes of "{name}" are not a plain numpy array: {error}') from None
+    if dtype != np.dtype(tensor.dtype) or dtype.hasobject or shape != tensor.shape or fortran:
+        raise WireError(
+            f'the bytes of "{name}" hold {dtype}{list(shape)}, not what the message says'
+        )
+    start = stream.tell()
+    if len(array.data) - start != dtype.itemsize * tensor.size:
+        raise WireError(
+            f'"{name}" should have {dtype.itemsize * tensor.size} bytes of data, '
+            f"it has {len(array.data) - start}"
+        )
+    values: NDArray[Any] = np.frombuffer(array.data, dtype, tensor.size, start)
+    return values.reshape(tensor.shape)
+
+
+class Codec(Protocol):
+    """How weights and buffers become an ArrayRecord and back."""
+
+    layout: Layout
+
+    def pack(self, weights: Vector, buffers: Buffers) -> ArrayRecord:
+        """Return the record that travels."""
+
+    def unpack(self, record: ArrayRecord) -> tuple[Vector, Buffers]:
+        """Return weights [d] and buffers, checked; raises WireError."""
+
+
+@dataclass(frozen=True)
+class FlatCodec:
+    """One flat float32 vector; floating buffers as one float64 array, whole ones as one int64."""
+
+    layout: Layout
+
+    def _parts(self) -> tuple[Mapping[str, Tensor], Mapping[str, list[Tensor]]]:
+        groups = {
+            BUFFERS: [t for t in self.layout.buffers if np.dtype(t.dtype).kind == "f"],
+            COUNTERS: [t for t in self.layout.buffers if np.dtype(t.dtype).kind != "f"],
+        }
+        dtypes = {BUFFERS: "float64", COUNTERS: "int64"}
+        expected = {
+            key: Tensor(key, (sum(t.size for t in tensors),), dtypes[key])
+            for key, tensors in groups.items()
+            if tensors
+        }
+        return {WEIGHTS: Tensor(WEIGHTS, (self.layout.size,)), **expected}, groups
+
+    def pack(self, weights: Vector, buffers: Buffers) -> ArrayRecord:
+        """Return {"weights": [d], "buffers": [...], "counters": [...]}; the latter if any."""
+        expected, groups = self._parts()
+        record = {WEIGHTS: Array(weights)}
+        for key, tensors in groups.items():
+            if tensors:
+                flat = np.concatenate([np.ravel(buffers[tensor.name]) for tensor in tensors])
+                record[key] = Array(flat.astype(expected[key].dtype))
+        return ArrayRecord(record)
+
+    def unpack(self, record: ArrayRecord) -> tuple[Vector, Buffers]:
+        """Return weights [d] and buffers in their own shapes and dtypes."""
+        expected, groups = self._parts()
+        read = _read_all(record, expected)
+        buffers: dict[str, NDArray[Any]] = {}
+        for key, tensors in groups.items():
+            start = 0
+            for tensor in tensors:
+                part = read[key][start : start + tensor.size]
+                buffers[tensor.name] = part.reshape(tensor.shape).astype(tensor.dtype)
+                start += tensor.size
+        return read[WEIGHTS], buffers
+
+
+@dataclass(frozen=True)
+class NamedCodec:
+    """The named arrays of a state dict, for clients that are not ours."""
+
+    layout: Layout
+    order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: ArrayRecord, buffers: tuple[str, ...] | None = None) -> "NamedCodec":
+        """Derive the codec from the first model.
+
+        Args:
+            record: the first weights, by name.
+            buffers: names that are not trained; by default BatchNorm's statistics and whatever
+                is not floating.
+
+        Raises:
+            WireError: a trainable array is not float32.
+        """
+        trained, rest = [], []
+        for name, array in record.items():
+            tensor = Tensor(name, tuple(array.shape), array.dtype)
+            floating = np.dtype(array.dtype).kind == "f"
+            guess = name.rpartition(".")[2] in BATCH_NORM or not floating
+            (rest if (guess if buffers is None else name in buffers) else trained).append(tensor)
+        odd = {t.name: t.dtype for t in trained if t.dtype != "float32"}
+        if odd or not trained:
+            raise WireError(
+                f"expected float32 weights, got {odd or 'no arrays at all'}; name arrays that are "
+                "not trained in `buffers`"
+            )
+        return cls(Layout(tuple(trained), tuple(rest)), tuple(record))
+
+    def pack(self, weights: Vector, buffers: Buffers) -> ArrayRecord:
+        """Return the named arrays in the order in which they first came."""
+        named = {**self.layout.named(weights), **buffers}
+        return ArrayRecord({name: Array(np.ascontiguousarray(named[name])) for name in self.order})
+
+    def unpack(self, record: ArrayRecord) -> tuple[Vector, Buffers]:
+        """Return weights [d] and buffers by name."""
+        tensors = {t.name: t for t in (*self.layout.tensors, *self.layout.buffers)}
+        read = _read_all(record, tensors)
+        return self.layout.flatten(read), {t.name: read[t.name] for t in self.layout.buffers}
+
+
+def _read_all(record: ArrayRecord, expected: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    if record.keys() != expected.keys():
+        missing, extra = sorted(expected.keys() - record.keys()), sorted(record.keys() - expected.keys())
+        raise WireError(
+            "expected other arrays: " + "; ".join(
+                f"{what} {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+                for what, names in (("missing", missing), ("unknown", extra))
+                if names
+            )
+        )  # fmt: skip
+    return {name: read_array(record[name], tensor) for name, tensor in expected.items()}
+
+
+def put_vectors(config: ConfigRecord, vectors: Mapping[str, Vector]) -> None:
+    """Write a method's vectors into the record as little-endian float32 bytes with a digest."""
+    for name, vector in vectors.items():
+        data = np.ascontiguousarray(vector, dtype="<f4").tobytes()
+        config[VECTOR + name] = data
+        config[f"{VECTOR}{name}.digest"] = hashlib.blake2b(data, digest_size=8).digest()
+
+
+def get_vectors(config: ConfigRecord) -> dict[str, Vector]:
+    """Read a method's vectors.
+
+    Raises:
+        WireError: damaged bytes.
+    """
+    vectors: dict[str, Vector] = {}
+    for key, data in config.items():
+        if not key.startswith(VECTOR) or key.endswith(".digest"):
+            continue
+        name = key.removeprefix(VECTOR)
+        if not isinstance(data, bytes) or len(data) % 4:
+            raise WireError(f'the vector "{name}" is not a whole number of float32 values')
+        if hashlib.blake2b(data, digest_size=8).digest() != config.get(key + ".digest"):
+            raise WireError(f'the vector "{name}" does not match its digest')
+        vectors[name] = np.frombuffer(data, dtype="<f4")
+    return vectors
+
+
+def payload_bytes(content: RecordDict) -> int:
+    """Return the bytes of a message's records: array data, config values, metrics."""
+    total = sum(len(a.data) for record in content.array_records.values() for a in record.values())
+    for record in (*content.config_records.values(), *content.metric_records.values()):
+        for value in record.values():
+            parts = value if isinstance(value, list) else [value]
+            total += sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
+    return total
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of one client: train, or evaluate, these weights.
+
+    `brief` holds the method's own vectors; `layout` is the digest of the model's layout.
+    """
+
+    round: int
+    lr: float
+    layout: str
+    brief: Mapping[str, Vector] = field(default_factory=dict)
+
+    def config(self) -> ConfigRecord:
+        """Return the part of the order that is not the model."""
+        config = ConfigRecord({ROUND: self.round, LR: self.lr, LAYOUT: self.layout})
+        put_vectors(config, self.brief)
+        return config
+
+    @classmethod
+    def read(cls, content: RecordDict, layout: Layout) -> "Order":
+        """Read and check an order on the client.
+
+        Raises:
+            WireError: the server's model is another one, or something is missing.
+        """
+        config = content.get(CONFIG)
+        if not isinstance(config, ConfigRecord):
+            raise WireError(f'the order has no ConfigRecord "{CONFIG}"')
+        digest = config.get(LAYOUT)
+        if digest != layout.digest:
+            raise WireError(
+                f"the server's model (layout {digest}) is not this client's ({layout.digest}): "
+                "both sides must run the same version with the same model, data and classes"
+            )
+        round_, lr = config.get(ROUND), config.get(LR)
+        if not isinstance(round_, int) or not isinstance(lr, float):
+            raise WireError(f'the order needs "{ROUND}" (int) and "{LR}" (float)')
+        return cls(round_, lr, layout.digest, get_vectors(config))
+
+
+@dataclass(frozen=True)
+class TrainReply:
+    """What a client returns after training."""
+
+    client: str
+    round: int
+    weights: Vector
+    buffers: Buffers
+    examples: int
+    steps: int
+    lr_sum: float
+    extras: Mapping[str, Vector] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def record(self, codec: Codec) -> RecordDict:
+        """Return one ArrayRecord, one MetricRecord and one ConfigRecord, as Flower's mods need."""
+        config = ConfigRecord({CLIENT: self.client, ROUND: self.round, LAYOUT: codec.layout.digest})
+        put_vectors(config, self.extras)
+        return RecordDict(
+            {
+                ARRAYS: codec.pack(self.weights, self.buffers),
+                METRICS: plain_metrics(
+                    {
+                        EXAMPLES: self.examples,
+                        STEPS: self.steps,
+                        LR_SUM: self.lr_sum,
+                        **self.metrics,
+                    }
+                ),
+                CONFIG: config,
+            }
+        )
+
+
+def read_train_reply(
+    content: RecordDict,
+    codec: Codec,
+    round: int,  # noqa: A002
+    *,
+    arrays_key: str = ARRAYS,
+    weight_key: str = EXAMPLES,
+) -> TrainReply:
+    """Read and check a reply, ours or an ordinary Flower client's.
+
+    Ordinary clients say neither round nor steps: steps and lr_sum are then 0, which only methods
+    that need them refuse.
+
+    Raises:
+        WireError: one reason, in words.
+    """
+    record = content.get(arrays_key) or next(iter(content.array_records.values()), None)
+    if not isinstance(record, ArrayRecord):
+        raise WireError(f'no ArrayRecord "{arrays_key}" in the reply')
+    metrics = read_metrics(content)
+    weight = metrics.pop(weight_key, None)
+    if weight is None:
+        raise WireError(f'no number "{weight_key}" in the reply\'s metrics')
+    if not isfinite(weight) or weight < 0 or weight != int(weight):
+        raise WireError(f'"{weight_key}" must be a whole number of at least 0, not {weight!r}')
+    if weight == 0:
+        raise WireError(f'"{weight_key}" is 0: the client has nothing to train on')
+    config = next(iter(content.config_records.values()), ConfigRecord())
+    for key, expected in ((ROUND, round), (LAYOUT, codec.layout.digest)):
+        if key in config and config[key] != expected:
+            raise WireError(f"the reply is for {key} {config[key]!r}, not {expected!r}")
+    weights, buffers = codec.unpack(record)
+    extras = get_vectors(config)
+    for name, values in {WEIGHTS: weights, **buffers, **extras}.items():
+        _refuse_non_finite(name, values, codec.layout)
+    return TrainReply(
+        client=str(config.get(CLIENT, "")),
+        round=round,
+        weights=weights,
+        buffers=buffers,
+        examples=int(weight),
+        steps=int(metrics.pop(STEPS, 0)),
+        lr_sum=float(metrics.pop(LR_SUM, 0.0)),
+        extras=extras,
+        metrics={key: value for key, value in metrics.items() if isfinite(value)},
+    )
+
+
+def _refuse_non_finite(name: str, values: NDArray[Any], layout: Layout) -> None:
+    bad = ~np.isfinite(values) if np.asarray(values).dtype.kind == "f" else np.zeros(0, bool)
+    if not bad.any():
+        return
+    where = name
+    if name == WEIGHTS:
+        hit = [tensor for tensor, span in layout.spans.items() if bad[span].any()]
+        where = f"{', '.join(hit[:3])}{' ...' if len(hit) > 3 else ''}"
+    raise WireError(f"{int(bad.sum())} value(s) are NaN or infinite in {where}")
+
+
+def read_metrics(content: RecordDict) -> dict[str, float]:
+    """Return the scalar metrics of the reply's MetricRecord; an empty dict if it has none."""
+    record = next(iter(content.metric_records.values()), MetricRecord())
+    return {key: value for key, value in record.items() if not isinstance(value, list)}
+
+
+def plain_metrics(values: Mapping[str, Any]) -> MetricRecord:
+    """Return a MetricRecord of Python numbers; the one place where numpy and torch scalars go.
+
+    Undefined values (None, NaN, infinite) are left out.
+    """
+    record = MetricRecord()
+    for key, value in values.items():
+        number = value.item() if hasattr(value, "item") else value
+        if isinstance(number, bool):
+            number = int(number)
+        if isinstance(number, int) or (isinstance(number, float) and isfinite(number)):
+            record[key] = number
+    return record
+

@@ -1,0 +1,113 @@
+"""InlineGrid: a federation in one process, with no start-up, driving the very same two apps."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+FIRST_NODE = 1001  # node ids are not partition ids; here as elsewhere
+
+
+class Stopped(Exception):  # noqa: N818 - not an error
+    """The run was told to stop."""
+
+
+class InlineGrid(Grid):
+    """A Flower Grid whose nodes are calls of a ClientApp in a pool of threads.
+
+    Args:
+        client_app: the app that every node runs.
+        nodes: number of nodes; node i holds partition i.
+        run_config: what clients find in their context.
+        workers: clients that run at the same time.
+    """
+
+    def __init__(
+        self, client_app: ClientApp, nodes: int, run_config: Mapping[str, Any], workers: int
+    ) -> None:
+        self.client_app = client_app
+        self.stop = threading.Event()
+        self._run = Run.create_empty(run_id=1)
+        self._ids = count(1)
+        self._replies: dict[str, Message] = {}
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
+        self._contexts = {
+            FIRST_NODE + partition: Context(
+                run_id=1,
+                node_id=FIRST_NODE + partition,
+                node_config={"partition-id": partition, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for partition in range(nodes)
+        }
+        TaskIdentity.run_id = TaskIdentity.task_id = 1
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+
+    def set_run(self, run: Run) -> None:
+        """Take over a run's description."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run's description."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Make a message; Flower keeps this for older apps."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return all node ids."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Run the clients to the end and keep their replies for `pull_messages`."""
+        batch = list(messages)
+        for message in batch:
+            message.metadata.__dict__["_message_id"] = str(next(self._ids))
+        known = [m for m in batch if m.metadata.dst_node_id in self._contexts]
+        for reply in self._pool.map(self._answer, known):
+            self._replies[reply.metadata.reply_to_message_id] = reply
+        if self.stop.is_set():
+            raise Stopped("stopped by the user")
+        return [message.metadata.message_id for message in known]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return and forget the replies to these messages."""
+        return [self._replies.pop(name) for name in message_ids if name in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return one reply a message; a call cannot be interrupted, so `timeout` has no effect."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _answer(self, message: Message) -> Message:
+        if self.stop.is_set():
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "stopping"), reply_to=message)
+        try:
+            return self.client_app(message, self._contexts[message.metadata.dst_node_id])
+        except Exception as error:  # as Flower's engines do: a client's failure is a reply
+            reason = f"{type(error).__name__}: {error}"
+            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return Message(Error(code, reason), reply_to=message)

@@ -1,0 +1,135 @@
+"""Checkpoints: a ServerState on disk, written whole or not at all, without pickles.
+
+One file is an uncompressed .npz: a JSON description of the state's dataclasses, and the arrays
+that it points to. It is written beside its final name and renamed, so a crash leaves the
+previous one; a torn or foreign file is refused by its CRC or its description.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import CheckpointError
+from common.layout import Layout
+from common.methods import Method
+from common.store import ClientVectors, Entry
+from server_app.state import ServerState
+
+FORMAT = 1
+PATTERN = "round-*.ckpt"
+
+
+def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) -> Path:
+    """Write the state as `round-NNNNNN.ckpt` in `folder` and drop all but the newest `keep`.
+
+    Args:
+        folder: made if it is missing.
+        state: what to write.
+        fingerprint: digest of the run config; a checkpoint is only good for the same run.
+        keep: how many checkpoints stay.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, NDArray[Any]] = {}
+    tree = _describe(state, arrays)
+    head = json.dumps({"format": FORMAT, "fingerprint": fingerprint, "state": tree})
+    path = folder / f"round-{state.round:06d}.ckpt"
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, head=np.frombuffer(head.encode(), np.uint8), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    for old in sorted(folder.glob(PATTERN))[:-keep]:
+        old.unlink()
+    return path
+
+
+def load_newest(
+    folder: Path, method: Method[Any], layout: Layout, *, fingerprint: str
+) -> tuple[ServerState[Any] | None, list[str]]:
+    """Return the newest checkpoint that can be read, and a warning for each that cannot.
+
+    Raises:
+        CheckpointError: a readable checkpoint belongs to another run config.
+    """
+    warnings: list[str] = []
+    for path in sorted(folder.glob(PATTERN), reverse=True):
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                head = json.loads(bytes(arrays["head"]))
+                if head["format"] != FORMAT:
+                    raise CheckpointError(f"format {head['format']} instead of {FORMAT}")
+                if head["fingerprint"] != fingerprint:
+                    raise _OtherRunError(
+                        f"{path} was made with another run config (fingerprint "
+                        f"{head['fingerprint']}, this run's is {fingerprint}); give the run "
+                        "another name, or the config it was started with"
+                    )
+                template = ServerState.first(
+                    layout, np.zeros(layout.size, np.float32), {}, method
+                )
+                return _restore(ServerState, head["state"], arrays, template.method), warnings
+        except _OtherRunError:
+            raise
+        except (CheckpointError, OSError, ValueError, KeyError, TypeError, EOFError,
+                zipfile.BadZipFile) as error:  # fmt: skip
+            warnings.append(f"{path} cannot be read ({error}); going back to the one before it")
+    return None, warnings
+
+
+class _OtherRunError(CheckpointError):
+    """The checkpoint is sound but belongs to another run."""
+
+
+def _describe(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Turn a state into JSON, moving its arrays into `arrays`."""
+    if isinstance(value, np.ndarray):
+        key = f"a{len(arrays)}"
+        arrays[key] = value
+        return {"array": key}
+    if isinstance(value, Entry):
+        return {"round": value.round, "vector": _describe(value.vector, arrays)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _describe(getattr(value, f.name), arrays) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _describe(item, arrays) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise CheckpointError(f"a state cannot hold a {type(value).__name__}")
+
+
+def _restore(kind: Any, tree: Any, arrays: Mapping[str, Any], method_state: Any = None) -> Any:
+    """Rebuild the value that `_describe` took apart, led by the type hints of its dataclass."""
+    if isinstance(tree, dict) and tree.keys() == {"array"}:
+        return arrays[tree["array"]]
+    if kind is ClientVectors:
+        return ClientVectors(
+            {
+                client: Entry(entry["round"], _restore(None, entry["vector"], arrays))
+                for client, entry in tree["entries"].items()
+            }
+        )
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if tree.keys() != {f.name for f in fields(kind)}:
+            raise CheckpointError(f"{kind.__name__} has other fields than the file")
+        values = {
+            name: _restore(
+                type(method_state) if method_state is not None and name == "method" else hints[name],
+                part,
+                arrays,
+            )
+            for name, part in tree.items()
+        }
+        return kind(**values)
+    if isinstance(tree, dict):
+        item = get_origin(kind) and getattr(kind, "__args__", (None, None))[1]
+        return {key: _restore(item, part, arrays) for key, part in tree.items()}
+    return tree

@@ -1,0 +1,18 @@
+"""Who takes part in a round: a pure function of seed, round and client ids."""
+
+from collections.abc import Iterable
+
+from common.rng import stream
+from common.types import ClientId, by_client
+
+
+def choose(clients: Iterable[ClientId], size: int, *, seed: int, round: int) -> list[ClientId]:  # noqa: A002
+    """Return `size` of the clients, uniformly without replacement, sorted.
+
+    The same clients, seed and round give the same cohort in whatever order the clients come, so
+    that methods meet the same cohorts and a resumed run goes on as if it had not stopped.
+    """
+    ordered = sorted(clients, key=by_client)
+    size = min(size, len(ordered))
+    picks = stream(seed, "cohort", round).choice(len(ordered), size, replace=False)
+    return [ordered[i] for i in sorted(picks)]

@@ -1,0 +1,28 @@
+"""Why a reply is an error, in one line a person can act on."""
+
+from collections.abc import Mapping
+
+from flwr.app import Error
+from flwr.common.constant import ErrorCode
+
+SPOKEN: Mapping[int, str] = {
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp could not be loaded",
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised an error",
+    ErrorCode.MESSAGE_UNAVAILABLE: "the message expired before it replied",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its reply expired",
+    ErrorCode.NODE_UNAVAILABLE: "it went offline",
+    ErrorCode.CLIENT_APP_CRASHED: "its process died",
+}
+DEAD_WORKER = ("ActorDiedError", "ActorUnavailableError", "WorkerCrashedError", "died unexpectedly")
+LONGEST = 300
+
+
+def reason_of(error: Error) -> str:
+    """Return the reason of an error reply without its traceback, at most 300 characters."""
+    text = error.reason or ""
+    if any(sign in text for sign in DEAD_WORKER):
+        return "its worker process died (killed, or out of memory)"
+    lines = [line.strip(" '\">") for line in text.replace("\\n", "\n").splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
+    said = SPOKEN.get(error.code, f"error {error.code}")
+    return f"{said}: {last[:LONGEST]}" if last else said

@@ -1,0 +1,320 @@
+"""What the records of one or several runs say: a table, plots, and plain numbers.
+
+All figures are of the last evaluated round, over the clients that had test examples.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from common.metrics import Fairness, rounds_to_reach, worst_count
+from server_app.records import Evaluation, RoundRecord, plain, read_records
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers too; their yellow is too pale here.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+SMALL_TOP: Mapping[str, Any] = {"ha": "center", "va": "top", "fontsize": 9, "color": "0.35"}
+MARKERS = ("o", "s", "^", "D")  # the next marker and line for each time round the colours
+LINES = ("solid", "dashed", "dotted", "dashdot")
+DASHES = (0, (4, 2))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run under the name that stands for it in tables and plots."""
+
+    label: str
+    records: tuple[RoundRecord, ...]
+
+    @property
+    def evaluated(self) -> list[tuple[int, Fairness]]:
+        """(round, fairness) of every round whose evaluation reached somebody."""
+        pairs = [(r.round, r.evaluation.fairness) for r in self.records if r.evaluation]
+        return [(number, fairness) for number, fairness in pairs if fairness]
+
+    @property
+    def last_evaluation(self) -> tuple[int, Evaluation] | None:
+        """The round and evaluation that the report is about, None if nothing was evaluated."""
+        found = [(r.round, r.evaluation) for r in self.records if r.evaluation]
+        return next(((n, e) for n, e in reversed(found) if e.fairness), None)
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """(round, mean accuracy) of the evaluated rounds."""
+        return [(number, fairness.mean) for number, fairness in self.evaluated]
+
+
+def load_runs(run_dirs: Mapping[str, Path]) -> list[Run]:
+    """Read the runs by label, in the order given.
+
+    Raises:
+        RecordError: a run's records are broken.
+    """
+    return [Run(label, tuple(read_records(path))) for label, path in run_dirs.items()]
+
+
+def megabytes_per_client_round(run: Run) -> float | None:
+    """Mean MB (10^6 bytes) sent to a client asked plus mean MB that came back from one."""
+    down = [size for record in run.records for size in record.bytes_down.values()]
+    up = [size for record in run.records for size in record.bytes_up.values()]
+    return (sum(down) / len(down) + sum(up) / max(len(up), 1)) / 1e6 if down else None
+
+
+def seconds_per_round(run: Run) -> float | None:
+    """Mean seconds of a round without its evaluation."""
+    phases = [record.seconds for record in run.records if record.seconds]
+    spent = [sum(s for phase, s in each.items() if phase != "evaluate") for each in phases]
+    return sum(spent) / len(spent) if spent else None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: how to get its value, how to print it, which end is good."""
+
+    title: str
+    value: Callable[[Run], float | None]
+    form: str
+    best: Callable[[Sequence[float]], float]
+
+
+def _of_fairness(get: Callable[[Fairness], float]) -> Callable[[Run], float | None]:
+    return lambda run: get(run.evaluated[-1][1]) if run.evaluated else None
+
+
+COLUMNS = (
+    Column("mean\naccuracy", _of_fairness(lambda f: f.mean), "{:.2%}", max),
+    Column("worst\n10 %", _of_fairness(lambda f: f.worst10), "{:.2%}", max),
+    Column("spread", _of_fairness(lambda f: f.spread), "{:.2%}", min),
+    Column("Jain\nindex", _of_fairness(lambda f: f.jain), "{:.3f}", max),
+    Column("lowest\nclient", _of_fairness(lambda f: f.minimum), "{:.2%}", max),
+    Column("MB per\nclient", megabytes_per_client_round, "{:.2f}", min),
+    Column("s per\nround", seconds_per_round, "{:.2f}", min),
+)
+
+
+def _cells(column: Column, runs: Sequence[Run]) -> list[Text]:
+    """The column's printed values, the best in bold unless all are the same."""
+    values = [column.value(run) for run in runs]
+    known = [value for value in values if value is not None]
+    texts = ["-" if value is None else column.form.format(value) for value in values]
+    best = column.form.format(column.best(known)) if len(set(texts)) > 1 else ""
+    return [Text(text.replace("%", " %"), "bold" if text == best else "") for text in texts]
+
+
+def measured(runs: Sequence[Run], data: str = "") -> str:
+    """Say in one line what the numbers were measured on.
+
+    Args:
+        runs: the runs of the table.
+        data: the data set and its split in words.
+    """
+    last = [(run.label, run.last_evaluation) for run in runs]
+    rounds = {label: found[0] for label, found in last if found}
+    clients = {label: _clients(found[1]) for label, found in last if found}
+    length = {run.label: run.records[-1].round if run.records else 0 for run in runs}
+    parts = [
+        data,
+        _shared(clients, "{}") or "nothing evaluated yet",
+        _shared(length, "{} rounds"),
+        _shared(rounds, "evaluated after round {}"),
+        "MB per client: down and up in one round",
+        "s per round: without evaluation",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _clients(evaluation: Evaluation) -> str:
+    number, absent = len(evaluation.clients), len(evaluation.absent)
+    return f"{number} clients" + (f" ({absent} more without a result)" if absent else "")
+
+
+def _shared(values: Mapping[str, Any], form: str) -> str:
+    """One phrase when all runs agree, else one for each run."""
+    if len(set(values.values())) == 1:
+        return form.format(next(iter(values.values())))
+    return ", ".join(f"{label}: {form.format(value)}" for label, value in values.items())
+
+
+def summary_table(runs: Sequence[Run], data: str = "") -> Table:
+    """Return the end summary, one line a run, what was measured under it.
+
+    Args:
+        runs: at least one.
+        data: the data set and its split in words.
+    """
+    table = Table(box=SIMPLE_HEAD, caption=Text(measured(runs, data)), caption_justify="left")
+    table.add_column("method", overflow="fold", vertical="bottom")
+    for column in COLUMNS:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    columns = [_cells(column, runs) for column in COLUMNS]
+    for run, *row in zip(runs, *columns, strict=True):
+        table.add_row(Text(run.label), *row)
+    return table
+
+
+def summary_json(runs: Sequence[Run], data: str = "") -> dict[str, Any]:
+    """Return the summary as plain JSON values; what is undefined is None."""
+    return {"data": data, "runs": [_numbers(run, runs) for run in runs]}
+
+
+def _numbers(run: Run, others: Sequence[Run]) -> dict[str, Any]:
+    last = run.last_evaluation
+    targets = {o.label: o.curve[-1][1] for o in others if o.curve and o.label != run.label}
+    numbers = {
+        "label": run.label,
+        "rounds": run.records[-1].round if run.records else 0,
+        "void_rounds": sum(record.void is not None for record in run.records),
+        "drops": sum(len(record.dropped) for record in run.records),
+        "evaluated_round": last and last[0],
+        "fairness": last and last[1].fairness and asdict(last[1].fairness),
+        "loss": last and last[1].loss,
+        "absent": dict(last[1].absent) if last else {},
+        "megabytes_per_client_round": megabytes_per_client_round(run),
+        "seconds_per_round": seconds_per_round(run),
+        "rounds_to_final_accuracy_of": {
+            label: rounds_to_reach(run.curve, target) for label, target in targets.items()
+        },
+    }
+    return {key: plain(value, key) for key, value in numbers.items()}
+
+
+def write_summary(runs: Sequence[Run], out_dir: Path, data: str = "") -> Path:
+    """Write `summary.json` and return its path."""
+    path = out_dir / "summary.json"
+    out_dir.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(summary_json(runs, data), allow_nan=False, indent=2) + "\n")
+    return path
+
+
+def plot_runs(runs: Sequence[Run], out_dir: Path, data: str = "") -> list[Path]:
+    """Draw the runs; a plot without anything to show is not written.
+
+    Args:
+        runs: one or several, each in its own colour.
+        out_dir: made if needed; an older plot of the same name is replaced.
+        data: the data set and its split in words, for the subtitle.
+
+    Returns:
+        The PNGs written: `accuracy.png` (mean and worst 10 % over the rounds) and `clients.png`
+        (every client's accuracy at the last evaluation, from worst to best).
+    """
+    drawn = [(run, Style.number(index)) for index, run in enumerate(runs) if run.curve]
+    if not drawn:
+        return []
+    out_dir.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, draw in (("accuracy.png", _draw_rounds), ("clients.png", _draw_clients)):
+        figure = draw(drawn, data)
+        figure.savefig(out_dir / name, dpi=150)
+        paths.append(out_dir / name)
+    return paths
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one run is told from the others: a colour, then a marker and a line when they run out."""
+
+    colour: str
+    marker: str
+    line: str
+
+    @classmethod
+    def number(cls, index: int) -> "Style":
+        """Return the style of the run at this place."""
+        turn, place = divmod(index, len(COLOURS))
+        turn %= len(MARKERS)
+        return cls(COLOURS[place], MARKERS[turn], LINES[turn])
+
+
+def _canvas(title: str, data: str, across: str, up: str) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=24 if data else 10)
+    look: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 10, "parse_math": False}
+    axes.text(0, 1.03, shorten(data, 95, placeholder=" ..."), color="0.35", **look)
+    axes.set_xlabel(across, fontsize=11)
+    axes.set_ylabel(up, fontsize=11)
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _finish(figure: "Figure", axes: "Axes", highest: float) -> "Figure":
+    """Start the accuracy axis at 0 and put the legend below, where it covers no data."""
+    axes.set_ylim(0, min(1.02, highest * 1.06 + 0.02))
+    widths = [len(label) + 7 for label in axes.get_legend_handles_labels()[1]]
+    room = 97  # characters of this size across the figure
+    columns = len(widths) if sum(widths) <= room else max(1, room // max(widths))
+    legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def _draw_rounds(drawn: "Sequence[tuple[Run, Style]]", data: str) -> "Figure":
+    from matplotlib.ticker import MaxNLocator
+
+    title = "Accuracy over the rounds: mean and worst-served clients"
+    figure, axes = _canvas(title, data, "round", "accuracy on the clients' test data")
+    for run, style in drawn:
+        rounds = [number for number, _ in run.evaluated]
+        mean = [fairness.mean for _, fairness in run.evaluated]
+        worst = [fairness.worst10 for _, fairness in run.evaluated]
+        look: dict[str, Any] = {"color": style.colour, "marker": style.marker}
+        look["markevery"] = max(1, len(rounds) // 10)
+        (rings,) = axes.plot(rounds, worst, linewidth=1.5, linestyle=DASHES, **look)
+        rings.set(markerfacecolor="white", markersize=6)  # still seen under the mean's dot
+        axes.plot(rounds, mean, linewidth=2, markersize=4, label=run.label, **look)
+    axes.plot([], [], color="0.3", linewidth=2, label="mean of all clients")
+    axes.plot([], [], color="0.3", linewidth=1.5, linestyle=DASHES, label="worst 10 % of clients")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    highest = max(accuracy for run, _ in drawn for _, accuracy in run.curve)
+    return _finish(figure, axes, highest)
+
+
+def _draw_clients(drawn: "Sequence[tuple[Run, Style]]", data: str) -> "Figure":
+    from matplotlib.ticker import PercentFormatter
+
+    title = "How evenly the clients are served"
+    figure, axes = _canvas(title, data, "clients, from worst to best", "accuracy of the client")
+    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
+    clients = [run.evaluated[-1][1].clients for run, _ in drawn]
+    worst = max(worst_count(number) / number for number in clients)
+    if worst < 1:
+        axes.axvspan(0, worst, color="0.93", linewidth=0)
+        axes.text(worst / 2, 0.98, "worst\n10 %", transform=axes.get_xaxis_transform(), **SMALL_TOP)
+    for run, style in drawn:
+        _, fairness = run.evaluated[-1]
+        heights = sorted(_accuracies(run))
+        edges = [index / len(heights) for index in range(len(heights) + 1)]
+        numbers = f"mean {_percent(fairness.mean)}, worst tenth {_percent(fairness.worst10)}"
+        stairs = axes.stairs(heights, edges, baseline=None, label=f"{run.label}: {numbers}")
+        stairs.set(color=style.colour, linestyle=style.line, linewidth=2)
+    axes.set_xlim(0, 1)
+    highest = max(fairness.maximum for run, _ in drawn for _, fairness in run.evaluated[-1:])
+    return _finish(figure, axes, highest)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _accuracies(run: Run) -> list[float]:
+    scores = run.last_evaluation[1].clients.values() if run.last_evaluation else ()
+    return [score.correct / score.examples for score in scores]

@@ -1,0 +1,116 @@
+"""Roster: which node is which client.
+
+Flower's node ids are random in every simulated run; a client's id must not be. In simulation the
+id is the partition that the client holds, on real nodes the name under which it was registered.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from common.errors import AggregationError, ClientError
+from common.types import ClientId, by_client
+from common.wire import CLIENT, CONFIG
+from server_app.reasons import reason_of
+
+POLL_SECONDS = 0.2
+AGREED = ("shape", "classes")  # what every client must say alike, since it sizes the model
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients of a run, sorted, with the node that each sits on."""
+
+    nodes: Mapping[ClientId, int]
+
+    @property
+    def clients(self) -> list[ClientId]:
+        """All client ids, sorted."""
+        return list(self.nodes)
+
+    def client_of(self, node: int) -> ClientId:
+        """Return the client on a node."""
+        return next((c for c, n in self.nodes.items() if n == node), f"node {node}")
+
+    @classmethod
+    def of(cls, nodes: Mapping[ClientId, int]) -> "Roster":
+        """Sort the clients."""
+        return cls(dict(sorted(nodes.items(), key=lambda item: by_client(item[0]))))
+
+
+def by_name(grid: Grid) -> Roster:
+    """Name clients without asking them: the registered name, else the node's id."""
+    return Roster.of({node.name or str(node.node_id): node.node_id for node in grid.get_nodes()})
+
+
+def wait_for_nodes(
+    grid: Grid, wanted: int, timeout: float, tell: Callable[[str], None] = lambda _: None
+) -> list[int]:
+    """Return the connected nodes once there are `wanted` of them.
+
+    Raises:
+        AggregationError: fewer within `timeout` seconds; the message says how many and who.
+    """
+    deadline, told = time.monotonic() + timeout, -1
+    while len(nodes := sorted(grid.get_node_ids())) < wanted:
+        if len(nodes) != told:
+            told = len(nodes)
+            tell(f"waiting for clients: {told} of {wanted} connected")
+        if time.monotonic() >= deadline:
+            names = ", ".join(by_name(grid).clients) or "none"
+            raise AggregationError(
+                f"{len(nodes)} of {wanted} clients connected within {timeout:g} s (connected: "
+                f"{names}); start the others, or ask for fewer"
+            )
+        time.sleep(min(POLL_SECONDS, timeout))
+    return nodes
+
+
+def ask_everybody(grid: Grid, nodes: list[int], timeout: float) -> tuple[Roster, ConfigRecord]:
+    """Ask every node who it is and whether it can do its part (one "query" message each).
+
+    Returns:
+        The roster, and what the first client says of itself (device, data, model).
+
+    Raises:
+        ClientError: a client cannot take part (no GPU where one was asked for, no data), clients
+            hold different numbers of partitions, or two nodes claim to be the same client.
+    """
+    content = RecordDict({CONFIG: ConfigRecord()})
+    messages = [Message(content, node, MessageType.QUERY) for node in nodes]
+    replies = list(grid.send_and_receive(messages, timeout=timeout))
+    problems = [
+        f"node {reply.metadata.src_node_id}: {reason_of(reply.error)}"
+        for reply in replies
+        if reply.has_error()
+    ]
+    if problems:
+        rest = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        raise ClientError(f"clients cannot take part: {'; '.join(problems[:3])}{rest}")
+    if len(replies) < len(nodes):
+        raise ClientError(f"{len(nodes) - len(replies)} of {len(nodes)} clients did not say who "
+                          f"they are within {timeout:g} s")  # fmt: skip
+    cards = {
+        reply.metadata.src_node_id: reply.content.config_records[CONFIG] for reply in replies
+    }
+    seen: dict[ClientId, int] = {}
+    for node, card in cards.items():
+        client = str(card[CLIENT])
+        if client in seen:
+            raise ClientError(
+                f'two nodes ({seen[client]} and {node}) both say they are client "{client}"; '
+                "give each its own partition-id or name"
+            )
+        seen[client] = node
+    roster = Roster.of(seen)
+    first = cards[roster.nodes[roster.clients[0]]]
+    for client, node in roster.nodes.items():
+        if odd := [key for key in AGREED if cards[node][key] != first[key]]:
+            raise ClientError(
+                f"client {client} has {odd[0]} {cards[node][odd[0]]}, client {roster.clients[0]} "
+                f"has {first[odd[0]]}; all clients must hold the same kind of data"
+            )
+    return roster, first

@@ -1,0 +1,61 @@
+"""ServerState: everything that the server knows between rounds, as one value."""
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.layout import Layout
+from common.methods import Method
+from common.types import Buffers, Cohort, Step, Vector
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class ServerState(Generic[S]):
+    """The state after `round` rounds; a checkpoint is exactly this value.
+
+    Attributes:
+        round: rounds done; 0 before the first.
+        weights: the global model [d].
+        buffers: its buffers, by name.
+        method: what the method remembers.
+    """
+
+    round: int
+    weights: Vector
+    buffers: Buffers
+    method: S
+
+    @classmethod
+    def first(
+        cls, layout: Layout, weights: Vector, buffers: Buffers, method: Method[S]
+    ) -> "ServerState[S]":
+        """Return the state before round 1."""
+        return cls(0, weights, buffers, method.init(layout))
+
+
+def next_state(
+    state: ServerState[S], cohort: Cohort, method: Method[S], server_lr: float
+) -> tuple[ServerState[S], Step[S]]:
+    """Return the state after the cohort's round, and the step that led there. Pure."""
+    step = method.aggregate(cohort, state.method)
+    scaled = step.direction if server_lr == 1 else step.direction * np.float32(server_lr)
+    weights = state.weights - scaled
+    buffers = {name: average_buffer(cohort, name) for name in state.buffers}
+    return ServerState(cohort.round, weights, buffers, step.state), step
+
+
+def average_buffer(cohort: Cohort, name: str) -> NDArray[Any]:
+    """Return one buffer's mean over the cohort, weighted by examples, in its own dtype.
+
+    A counter (BatchNorm's num_batches_tracked) is not averaged: the largest stands for all.
+    """
+    values = np.stack([update.buffers[name] for update in cohort.updates])
+    if values.dtype.kind != "f":
+        largest: NDArray[Any] = values.max(axis=0)
+        return np.asarray(largest)
+    mean = np.tensordot(cohort.shares, values.astype(np.float64), axes=1)
+    return np.asarray(mean, dtype=values.dtype)
