@@ -2,9 +2,9 @@
 the client's data and the seed, and on nothing that a restart could lose."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
@@ -14,13 +14,12 @@ from client_app.trainer import train
 from common.errors import FedError, WireError
 from common.types import Vector
 from common.wire import (
-    CLIENT,
-    CONFIG,
     CORRECT,
     EXAMPLES,
     LOSS,
     LOSS_SUM,
     METRICS,
+    Card,
     FlatCodec,
     Order,
     TrainReply,
@@ -75,7 +74,7 @@ def train_here(message: Message, local: Local) -> RecordDict:
         path=(order.round, local.client),
     )
     weights = flat.take_weights()
-    extras = {}
+    extras: Mapping[str, Vector] = {}
     if done.steps:
         extras = method.reply(order.brief, flat.layout, received - weights, done.lr_sum)
     return TrainReply(
@@ -105,17 +104,11 @@ def evaluate_here(message: Message, local: Local) -> RecordDict:
 @answering
 def who_are_you(message: Message, local: Local) -> RecordDict:
     """Say who this client is and that it can take part: its data are loaded by now."""
-    return RecordDict(
-        {
-            CONFIG: ConfigRecord(
-                {
-                    CLIENT: local.client,
-                    "device": local.device.says,
-                    "shape": list(local.data.shape),
-                    "classes": len(local.data.classes),
-                    "train-examples": len(local.split.train),
-                    "test-examples": len(local.split.test),
-                }
-            )
-        }
-    )
+    return Card(
+        client=local.client,
+        device=local.device.says,
+        shape=local.data.shape,
+        classes=len(local.data.classes),
+        train_examples=len(local.split.train),
+        test_examples=len(local.split.test),
+    ).record()

@@ -182,9 +182,7 @@ class _Optimiser:
         weights.add_(gradient, alpha=-rate)
 
 
-def _generator(
-    device: torch.device, seed: int, path: tuple[int | str, ...]
-) -> torch.Generator:
+def _generator(device: torch.device, seed: int, path: tuple[int | str, ...]) -> torch.Generator:
     generator = torch.Generator(device=device)
     return generator.manual_seed(address(seed, "dropout", *path) % 2**63)
 

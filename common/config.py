@@ -25,9 +25,12 @@ class DataConfig(Settings):
     """Which data, and how they are dealt to the clients."""
 
     name: str = setting(
-        "digits", "digits, fashion-mnist, cifar10, cifar100, or folder:PATH (train/CLASS, test/CLASS)"
+        "digits",
+        "digits, fashion-mnist, cifar10, cifar100, or folder:PATH (train/CLASS, test/CLASS)",
     )
-    root: str = setting("", "where data sets lie or are downloaded to; empty: $FEDKEEL_DATA or ./data")
+    root: str = setting(
+        "", "where data sets lie or are downloaded to; empty: $FEDKEEL_DATA or ./data"
+    )
     download: bool = setting(True, "fetch a missing data set where there is a network")
     image_size: int = setting(0, "side of the images of a folder; 0 keeps or chooses it", low=0)
     partition: str = setting(
@@ -101,7 +104,9 @@ class RunConfig(Settings):
     participation: float = setting(
         0.5, "share of the clients that train in a round", low=0, high=1, open_low=True
     )
-    eval_every: int = setting(5, "rounds between evaluations on all clients; 0: the end only", low=0)
+    eval_every: int = setting(
+        5, "rounds between evaluations on all clients; 0: the end only", low=0
+    )
     seed: int = setting(1, "address of every random draw", low=0)
     name: str = setting("", "name of the run; empty: method and time")
     out: str = setting("runs", "folder that holds the runs")
@@ -152,7 +157,6 @@ GROUPS: Mapping[str, type[Settings]] = {
     "train": TrainConfig,
     "server": ServerConfig,
 }
-TABLES: Mapping[str, type[Settings]] = {**GROUPS, **METHODS}
 NOT_IN_RESULTS = (
     "rounds", "name", "out", "resume", "eval-every", "data.root", "data.download", "train.device",
     "server.start-timeout", "server.checkpoint-every", "server.keep-checkpoints",
@@ -176,19 +180,22 @@ def parse(flat: Flat) -> RunConfig:
     """
     problems: list[str] = []
     known = list(RunConfig().to_flat())
-    tables: dict[str, dict[str, Any]] = {group: {} for group in ("", *TABLES)}
+    tables: dict[str, dict[str, Any]] = {group: {} for group in ("", *GROUPS, *METHODS)}
     for name, value in flat.items():
         if name in known:
             group, _, key = name.rpartition(".")
             tables[group][key] = value
         else:
             problems.append(f'the run config has no key "{name}"{_nearest(name, known)}')
-    read = {group: kind.read(tables[group], f"{group}.", problems) for group, kind in TABLES.items()}
-    top = RunConfig.read(tables[""], "", problems)
+    methods = {
+        name: kind.read(tables[name], f"{name}.", problems) for name, kind in METHODS.items()
+    }
     config = replace(
-        top,
-        **{group: read[group] for group in GROUPS},
-        methods={name: read[name] for name in METHODS},
+        RunConfig.read(tables[""], "", problems),
+        data=DataConfig.read(tables["data"], "data.", problems),
+        train=TrainConfig.read(tables["train"], "train.", problems),
+        server=ServerConfig.read(tables["server"], "server.", problems),
+        methods=methods,
     )
     problems += config.chosen.objections(
         momentum=config.train.momentum, weight_decay=config.train.weight_decay
@@ -200,7 +207,9 @@ def parse(flat: Flat) -> RunConfig:
             f"{config.participation:g})"
         )
     if config.data.test_fraction + config.data.calibration_fraction >= 1:
-        problems.append("data.test-fraction and data.calibration-fraction leave nothing to train on")
+        problems.append(
+            "data.test-fraction and data.calibration-fraction leave nothing to train on"
+        )
     if problems:
         raise ConfigError("\n  ".join(["the run config cannot be used:", *problems]))
     return config

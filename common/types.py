@@ -70,7 +70,8 @@ class Cohort:
     def shares(self) -> Vector:
         """Each client's share of the cohort's examples, n_i / sum n_j [m], float64."""
         examples = np.array([update.examples for update in self.updates], dtype=np.float64)
-        return examples / examples.sum()
+        shares: Vector = examples / examples.sum()
+        return shares
 
     @cached_property
     def equal_shares(self) -> Vector:

@@ -10,7 +10,7 @@ their size and a digest; nothing is ever unpickled.
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any, Protocol
 
@@ -74,7 +74,9 @@ def read_array(array: Array, tensor: Tensor) -> NDArray[Any]:
 class Codec(Protocol):
     """How weights and buffers become an ArrayRecord and back."""
 
-    layout: Layout
+    @property
+    def layout(self) -> Layout:
+        """The model's layout."""
 
     def pack(self, weights: Vector, buffers: Buffers) -> ArrayRecord:
         """Return the record that travels."""
@@ -145,7 +147,8 @@ class NamedCodec:
         Raises:
             WireError: a trainable array is not float32.
         """
-        trained, rest = [], []
+        trained: list[Tensor] = []
+        rest: list[Tensor] = []
         for name, array in record.items():
             tensor = Tensor(name, tuple(array.shape), array.dtype)
             floating = np.dtype(array.dtype).kind == "f"
@@ -173,7 +176,10 @@ class NamedCodec:
 
 def _read_all(record: ArrayRecord, expected: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     if record.keys() != expected.keys():
-        missing, extra = sorted(expected.keys() - record.keys()), sorted(record.keys() - expected.keys())
+        missing, extra = (
+            sorted(expected.keys() - record.keys()),
+            sorted(record.keys() - expected.keys()),
+        )
         raise WireError(
             "expected other arrays: " + "; ".join(
                 f"{what} {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
@@ -213,11 +219,13 @@ def get_vectors(config: ConfigRecord) -> dict[str, Vector]:
 
 def payload_bytes(content: RecordDict) -> int:
     """Return the bytes of a message's records: array data, config values, metrics."""
-    total = sum(len(a.data) for record in content.array_records.values() for a in record.values())
-    for record in (*content.config_records.values(), *content.metric_records.values()):
-        for value in record.values():
-            parts = value if isinstance(value, list) else [value]
-            total += sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
+    total = 0
+    for arrays in content.array_records.values():
+        total += sum(len(array.data) for _, array in arrays.items())
+    scalars = (*content.config_records.values(), *content.metric_records.values())
+    for value in (value for record in scalars for value in record.values()):
+        parts = value if isinstance(value, list) else [value]
+        total += sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
     return total
 
 
@@ -252,7 +260,7 @@ class Order:
         digest = config.get(LAYOUT)
         if digest != layout.digest:
             raise WireError(
-                f"the server's model (layout {digest}) is not this client's ({layout.digest}): "
+                f"the server's model (layout {digest!r}) is not this client's ({layout.digest!r}): "
                 "both sides must run the same version with the same model, data and classes"
             )
         round_, lr = config.get(ROUND), config.get(LR)
@@ -293,6 +301,47 @@ class TrainReply:
                 CONFIG: config,
             }
         )
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a client says of itself when it is asked: that it is ready, and with what.
+
+    Attributes:
+        client: its id.
+        device: a sentence about where it trains.
+        shape: channels, height and width of its images.
+        classes: number of classes.
+        train_examples: how many samples it trains on.
+        test_examples: how many it tests on.
+    """
+
+    client: str
+    device: str
+    shape: tuple[int, int, int]
+    classes: int
+    train_examples: int
+    test_examples: int
+
+    def record(self) -> RecordDict:
+        """Return the card as a ConfigRecord."""
+        values = {**vars(self), "shape": list(self.shape)}
+        return RecordDict({CONFIG: ConfigRecord(values)})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> "Card":
+        """Read a card.
+
+        Raises:
+            WireError: it is not one.
+        """
+        said: dict[str, Any] = dict(content.config_records.get(CONFIG, ConfigRecord()))
+        if said.keys() != {item.name for item in fields(cls)} or len(said["shape"]) != 3:
+            raise WireError(
+                f"expected a client's card, got the keys {sorted(said)}; both sides must run the "
+                "same version of FedKeel"
+            )
+        return cls(**{**said, "shape": tuple(said["shape"])})
 
 
 def read_train_reply(
@@ -373,4 +422,3 @@ def plain_metrics(values: Mapping[str, Any]) -> MetricRecord:
         if isinstance(number, int) or (isinstance(number, float) and isfinite(number)):
             record[key] = number
     return record
-

@@ -39,19 +39,15 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
         wait = config.server.start_timeout
         nodes = wait_for_nodes(grid, config.clients, wait, logger.info)
         roster, card = ask_everybody(grid, nodes, config.server.round_timeout)
-        logger.info("%d clients; client %s %s", len(nodes), roster.clients[0], card["device"])
-        model = FlatModel(
-            build(config.model, tuple(card["shape"]), int(card["classes"]), seed=config.seed)
-        )
+        logger.info("%d clients; client %s %s", len(nodes), roster.clients[0], card.device)
+        model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
         codec = FlatCodec(model.layout)
         strategy = strategy_of(config, codec, roster, folder)
         strategy.state, warnings = folder.restore(model.layout)
         for warning in warnings:
             logger.warning(warning)
         first = codec.pack(model.take_weights(), model.take_buffers())
-        strategy.start(
-            grid, first, num_rounds=config.rounds, timeout=config.server.round_timeout
-        )
+        strategy.start(grid, first, num_rounds=config.rounds, timeout=config.server.round_timeout)
     except BaseException as error:
         done = strategy.state.round if strategy and strategy.state else 0
         folder.fail(str(error) or type(error).__name__, done, time.monotonic() - begin)

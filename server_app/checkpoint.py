@@ -72,9 +72,7 @@ def load_newest(
                         f"{head['fingerprint']}, this run's is {fingerprint}); give the run "
                         "another name, or the config it was started with"
                     )
-                template = ServerState.first(
-                    layout, np.zeros(layout.size, np.float32), {}, method
-                )
+                template = ServerState.first(layout, np.zeros(layout.size, np.float32), {}, method)
                 return _restore(ServerState, head["state"], arrays, template.method), warnings
         except _OtherRunError:
             raise
@@ -122,7 +120,9 @@ def _restore(kind: Any, tree: Any, arrays: Mapping[str, Any], method_state: Any 
             raise CheckpointError(f"{kind.__name__} has other fields than the file")
         values = {
             name: _restore(
-                type(method_state) if method_state is not None and name == "method" else hints[name],
+                type(method_state)
+                if method_state is not None and name == "method"
+                else hints[name],
                 part,
                 arrays,
             )

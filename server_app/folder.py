@@ -64,7 +64,11 @@ class RunFolder:
             layout,
             fingerprint=self.config.fingerprint(),
         )
-        if state is None and (self.path / RECORDS).exists() and not self.config.server.checkpoint_every:
+        if (
+            state is None
+            and (self.path / RECORDS).exists()
+            and not self.config.server.checkpoint_every
+        ):
             raise CheckpointError(f"{self.path} kept no checkpoint (server.checkpoint-every was 0)")
         Recorder(self.path / RECORDS).truncate_after(state.round if state else 0)
         return state, warnings

@@ -5,6 +5,7 @@ id is the partition that the client holds, on real nodes the name under which it
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,11 +14,10 @@ from flwr.serverapp import Grid
 
 from common.errors import AggregationError, ClientError
 from common.types import ClientId, by_client
-from common.wire import CLIENT, CONFIG
+from common.wire import CONFIG, Card
 from server_app.reasons import reason_of
 
 POLL_SECONDS = 0.2
-AGREED = ("shape", "classes")  # what every client must say alike, since it sizes the model
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def wait_for_nodes(
     return nodes
 
 
-def ask_everybody(grid: Grid, nodes: list[int], timeout: float) -> tuple[Roster, ConfigRecord]:
+def ask_everybody(grid: Grid, nodes: list[int], timeout: float) -> tuple[Roster, Card]:
     """Ask every node who it is and whether it can do its part (one "query" message each).
 
     Returns:
@@ -82,35 +82,27 @@ def ask_everybody(grid: Grid, nodes: list[int], timeout: float) -> tuple[Roster,
     content = RecordDict({CONFIG: ConfigRecord()})
     messages = [Message(content, node, MessageType.QUERY) for node in nodes]
     replies = list(grid.send_and_receive(messages, timeout=timeout))
-    problems = [
-        f"node {reply.metadata.src_node_id}: {reason_of(reply.error)}"
-        for reply in replies
-        if reply.has_error()
-    ]
+    problems = Counter(reason_of(reply.error) for reply in replies if reply.has_error())
     if problems:
-        rest = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-        raise ClientError(f"clients cannot take part: {'; '.join(problems[:3])}{rest}")
+        said = "; ".join(f"{count} say: {why}" for why, count in problems.most_common(3))
+        raise ClientError(f"{problems.total()} of {len(nodes)} clients cannot take part; {said}")
     if len(replies) < len(nodes):
         raise ClientError(f"{len(nodes) - len(replies)} of {len(nodes)} clients did not say who "
                           f"they are within {timeout:g} s")  # fmt: skip
-    cards = {
-        reply.metadata.src_node_id: reply.content.config_records[CONFIG] for reply in replies
-    }
-    seen: dict[ClientId, int] = {}
-    for node, card in cards.items():
-        client = str(card[CLIENT])
-        if client in seen:
+    cards = [(reply.metadata.src_node_id, Card.read(reply.content)) for reply in replies]
+    first = min((card for _, card in cards), key=lambda card: by_client(card.client))
+    nodes_of: dict[ClientId, int] = {}
+    for node, card in cards:
+        if card.client in nodes_of:
             raise ClientError(
-                f'two nodes ({seen[client]} and {node}) both say they are client "{client}"; '
-                "give each its own partition-id or name"
+                f"two nodes ({nodes_of[card.client]} and {node}) both say they are client "
+                f'"{card.client}"; give each its own partition-id or name'
             )
-        seen[client] = node
-    roster = Roster.of(seen)
-    first = cards[roster.nodes[roster.clients[0]]]
-    for client, node in roster.nodes.items():
-        if odd := [key for key in AGREED if cards[node][key] != first[key]]:
+        nodes_of[card.client] = node
+        if (card.shape, card.classes) != (first.shape, first.classes):
             raise ClientError(
-                f"client {client} has {odd[0]} {cards[node][odd[0]]}, client {roster.clients[0]} "
-                f"has {first[odd[0]]}; all clients must hold the same kind of data"
+                f"client {card.client} has images {card.shape} of {card.classes} classes, client "
+                f"{first.client} has {first.shape} of {first.classes}; all clients must hold the "
+                "same kind of data"
             )
-    return roster, first
+    return Roster.of(nodes_of), first

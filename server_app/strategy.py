@@ -407,13 +407,13 @@ class MethodStrategy(Strategy):
 
     def _state_of(self, arrays: ArrayRecord) -> ServerState[Any]:
         """Return the state whose model is `arrays`, which may have been changed by the caller."""
-        if self.codec is None:
-            self.codec = NamedCodec.of(arrays, self.buffers)
+        codec: Codec = self.codec or NamedCodec.of(arrays, self.buffers)
+        self.codec = codec
         if self.state is not None and self._packed is None:  # restored from a checkpoint
-            self._packed = self.codec.pack(self.state.weights, self.state.buffers)
+            self._packed = codec.pack(self.state.weights, self.state.buffers)
         elif self.state is None or arrays is not self._packed:
-            weights, buffers = self.codec.unpack(arrays)
-            done = self.state or ServerState.first(self.codec.layout, weights, buffers, self.method)
+            weights, buffers = codec.unpack(arrays)
+            done = self.state or ServerState.first(codec.layout, weights, buffers, self.method)
             self.state = ServerState(done.round, weights, buffers, done.method)
             self._packed = arrays
         return self.state

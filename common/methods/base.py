@@ -14,6 +14,8 @@ from common.types import ClientId, Cohort, Step, Vector
 
 S = TypeVar("S")
 
+NOTHING = Block(())
+
 
 @dataclass(frozen=True)
 class LocalRule:
@@ -27,7 +29,7 @@ class LocalRule:
     """
 
     shift: Vector | None = None
-    block: Block = Block(())
+    block: Block = NOTHING
     pull: float = 0.0
     momentum: float | None = None
 

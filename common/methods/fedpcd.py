@@ -151,7 +151,9 @@ class FedPCD(Method[History]):
         if length <= VANISHED * max(target, np.finfo(float).tiny):
             return np.zeros_like(weights), report | {"cosine": None}
         report["length_before"] = length  # of x*, before it is given the mean's length
-        gains = scaled[1:, :] @ np.divide(weights, scale, out=np.zeros_like(weights), where=scale > 0)
+        gains = scaled[1:, :] @ np.divide(
+            weights, scale, out=np.zeros_like(weights), where=scale > 0
+        )
         report["least_gain"] = float(gains[np.diag(gram) > 0].min(initial=np.inf))
         if lengths[0] > 0:
             report["cosine"] = float(weights @ products[:, 0] / (length * lengths[0]))

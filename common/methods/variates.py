@@ -73,7 +73,9 @@ class VariateMethod(Method[Variates]):
         """Send option II's c_i+ [v]; `lr_sum` is K * lr with the steps really taken."""
         if SHIFT not in brief:
             return {}
-        return {VARIATE: self.corrected(layout).take(delta) / delta.dtype.type(lr_sum) - brief[SHIFT]}
+        return {
+            VARIATE: self.corrected(layout).take(delta) / delta.dtype.type(lr_sum) - brief[SHIFT]
+        }
 
     def expects(self, state: Variates) -> Mapping[str, int]:
         """Return the size v of c_i+, if there is a block."""

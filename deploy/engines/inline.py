@@ -1,9 +1,12 @@
 """InlineGrid: a federation in one process, with no start-up, driving the very same two apps."""
 
+import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -12,6 +15,11 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from client_app.app import app
+from common.config import RunConfig
+from deploy.engines.base import LOG, Resources
+from server_app.app import run
 
 FIRST_NODE = 1001  # node ids are not partition ids; here as elsewhere
 
@@ -111,3 +119,52 @@ class InlineGrid(Grid):
             reason = f"{type(error).__name__}: {error}"
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, reason), reply_to=message)
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Send Flower's log into a file instead of the terminal, as the other engine does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logger = logging.getLogger("flwr")
+    before, handler = list(logger.handlers), logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.handlers[:] = [handler]
+    try:
+        yield
+    finally:
+        logger.handlers[:] = before
+        handler.close()
+
+
+class InlineJob:
+    """A run in a thread of this process."""
+
+    def __init__(self, config: RunConfig, resources: Resources) -> None:
+        self._error = ""
+        self._grid = InlineGrid(app, config.clients, config.to_flat(), resources.workers)
+        self._thread = threading.Thread(target=self._work, args=(config,), name="server")
+        self._thread.start()
+
+    def _work(self, config: RunConfig) -> None:
+        try:
+            with logging_to(Path(config.out) / config.name / LOG):
+                run(self._grid, config)
+        except Stopped:
+            pass
+        except Exception as error:  # told by whoever started the job
+            self._error = f"{type(error).__name__}: {error}"
+        finally:
+            self._grid.close()
+
+    def is_alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Let the clients that train now finish, and nothing more."""
+        self._grid.stop.set()
+        self._thread.join()
+
+    def why_it_ended(self) -> str:
+        """Return the error, if there was one."""
+        return self._error

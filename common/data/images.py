@@ -1,0 +1,136 @@
+"""One picture file to uint8 pixels, whatever its mode; Pillow is imported only when used.
+
+How modes become 8 bits:
+- 1-bit, palette, CMYK, YCbCr, ...: Pillow's conversion to grey or RGB.
+- Transparency: laid over white.
+- 16-bit and 32-bit integers: divided by 4095 if no pixel of this picture is brighter (12-bit
+  data in a 16-bit file), else by 65535, else by 2^31 - 1. A rule of one picture, so that
+  every client reads the same file alike. Negative values have no agreed scale and are refused.
+- Floats: 0..1 or 0..255 by their range; anything else is refused.
+"""
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_PIXELS = 64 * 1024 * 1024  # a larger picture is refused by its header, unread
+LARGE = 4 * 1024 * 1024  # larger ones are decoded one at a time, to bound the memory
+GREY_MODES = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
+INTEGER_PEAKS = (4095, 65535, 2**31 - 1)
+Size: TypeAlias = tuple[int, int]  # height, width
+
+
+class UnusablePictureError(Exception):
+    """The reason why a file is skipped; never leaves the data layer."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about itself before its pixels are decoded."""
+
+    size: Size
+    grey: bool
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Turn Pillow's bomb warning into an error and hush its remarks on odd files."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def read_header(path: Path) -> Header:
+    """Return size and kind of a picture without decoding it.
+
+    Raises:
+        UnusablePictureError: not a picture, not readable, or larger than MAX_PIXELS.
+    """
+    with _opened(path) as image:
+        return Header((image.height, image.width), image.mode in GREY_MODES)
+
+
+def read_pixels(path: Path, size: Size, *, grey: bool) -> NDArray[np.uint8]:
+    """Decode a picture to uint8 [1 or 3, height, width].
+
+    A picture of another size is scaled until it covers `size`, then cropped around its centre.
+
+    Raises:
+        UnusablePictureError: truncated, or with values that have no agreed scale.
+    """
+    from PIL import ImageOps
+
+    with _opened(path) as image:
+        with _one_large if image.width * image.height > LARGE else nullcontext():
+            plain = eight_bit(image)
+            if (plain.height, plain.width) != size:
+                plain = ImageOps.fit(plain, (size[1], size[0]))
+        pixels = np.asarray(plain.convert("L" if grey else "RGB"))
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
+
+
+def eight_bit(image: "Image.Image") -> "Image.Image":
+    """Return the picture in mode L or RGB, by the rules at the top of this module."""
+    from PIL import Image
+
+    mode = "L" if image.mode in GREY_MODES else "RGB"
+    if image.mode == "F" or image.mode.startswith("I"):
+        return Image.fromarray(_scaled(np.asarray(image)))
+    if image.has_transparency_data:
+        coloured = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, coloured).convert(mode)
+    return image.convert(mode) if image.mode != mode else image
+
+
+def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
+    integer = values.dtype.kind in "iu"
+    low, high = float(values.min()), float(values.max())
+    peaks = INTEGER_PEAKS if integer else (1, 255)
+    peak = next((peak for peak in peaks if high <= peak), None)  # none for NaN as well
+    if peak is None or not low >= 0:
+        expected = "0 or more" if integer else "0..1 or 0..255"
+        raise UnusablePictureError(f"values are {low:g}..{high:g}, expected {expected}")
+    scaled = values.astype(np.float32)
+    scaled *= 255 / peak
+    return np.rint(scaled, out=scaled).astype(np.uint8)
+
+
+_one_large = threading.Lock()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator["Image.Image"]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        if path.stat().st_size == 0:
+            raise UnusablePictureError("the file is empty")
+        with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise UnusablePictureError(
+                    f"{image.width} x {image.height} pixels, more than {MAX_PIXELS} are refused"
+                )
+            yield image
+    except UnusablePictureError:
+        raise
+    except UnidentifiedImageError:
+        raise UnusablePictureError("not a picture, or of an unknown format") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise UnusablePictureError(f"more than {MAX_PIXELS} pixels are refused") from None
+    except Exception as error:  # on damaged files Pillow's readers raise nearly anything
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UnusablePictureError(reason or type(error).__name__) from error

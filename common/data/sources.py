@@ -1,0 +1,78 @@
+"""The data sets that FedKeel knows by name."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from common.data.cifar import CIFAR10, CIFAR100
+from common.data.dataset import Dataset, pixel_statistics
+from common.data.folders import FolderOptions, load_folder
+from common.data.idx import FASHION_MNIST
+from common.errors import DataError, did_you_mean
+
+FOLDER = "folder:"
+DIGITS_TRAIN = 1437  # the first four fifths: the source itself has no parts
+
+
+def load(
+    name: str,
+    root: Path | None = None,
+    *,
+    download: bool = True,
+    folder: FolderOptions | None = None,
+) -> Dataset:
+    """Load a data set.
+
+    Args:
+        name: a key of SOURCES, or folder:PATH for pictures in PATH/train/<class>/ and
+            PATH/test/<class>/.
+        root: where files are looked for and downloaded to; None is the directory named by the
+            environment variable FEDKEEL_DATA, else ./data.
+        download: whether to use the network for what is not on disk.
+        folder: how a folder:PATH is read.
+
+    Raises:
+        DataError: unknown name, or data that are missing, cannot be had or are damaged; says what
+            to put where.
+    """
+    if name.startswith(FOLDER):
+        return load_folder(Path(name.removeprefix(FOLDER)).expanduser(), folder)
+    if name not in SOURCES:
+        raise DataError(
+            f'no data set is named "{name}"{did_you_mean(name, SOURCES)}; known: '
+            f"{', '.join(SOURCES)}, {FOLDER}PATH"
+        )
+    return SOURCES[name](data_root(root), download)
+
+
+def data_root(root: Path | None) -> Path:
+    """Return the data directory: `root`, else $FEDKEEL_DATA, else ./data."""
+    return root or Path(os.environ.get("FEDKEEL_DATA") or "data")
+
+
+def _digits(root: Path, download: bool) -> Dataset:
+    from sklearn.datasets import load_digits
+
+    found = load_digits()  # comes with scikit-learn; values 0..16
+    images = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
+    mean, std = pixel_statistics(images[:DIGITS_TRAIN])
+    return Dataset(
+        name="digits",
+        images=images,
+        labels=found.target.astype(np.int64),
+        classes=tuple("0123456789"),
+        train_size=DIGITS_TRAIN,
+        mean=mean,
+        std=std,
+        flip=False,
+    )
+
+
+SOURCES: Mapping[str, Callable[[Path, bool], Dataset]] = {
+    "digits": _digits,
+    "fashion-mnist": lambda root, download: FASHION_MNIST.load(root, download=download),
+    "cifar10": lambda root, download: CIFAR10.load(root, download=download),
+    "cifar100": lambda root, download: CIFAR100.load(root, download=download),
+}

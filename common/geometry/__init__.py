@@ -1,0 +1,20 @@
+"""The small-space mathematics: Gram matrices and projections, without Flower or torch."""
+
+from common.geometry.gram import combine, inner_products
+from common.geometry.halfspaces import (
+    Multipliers,
+    Projection,
+    Residuals,
+    least_multipliers,
+    project_onto_halfspaces,
+)
+
+__all__ = [
+    "Multipliers",
+    "Projection",
+    "Residuals",
+    "combine",
+    "inner_products",
+    "least_multipliers",
+    "project_onto_halfspaces",
+]

@@ -1,0 +1,101 @@
+"""How well and how evenly the clients are served, from what each of them got right.
+
+A client without test examples has no accuracy: it is left out and listed, never counted as 0.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import fsum, sqrt
+
+from common.errors import DataError
+from common.types import ClientId
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Accuracy over the clients that had test examples, all in [0, 1].
+
+    Attributes:
+        clients: how many clients contributed (N).
+        mean: unweighted mean over the clients.
+        mean_weighted: mean over all test examples.
+        worst10: mean of the ceil(N / 10) smallest accuracies.
+        spread: population standard deviation (divided by N, not N - 1).
+        jain: Jain's index (sum a)^2 / (N sum a^2), from 1/N to 1 (all equal); 0 if all are 0.
+        minimum: accuracy of the worst-served client.
+        maximum: accuracy of the best-served client.
+    """
+
+    clients: int
+    mean: float
+    mean_weighted: float
+    worst10: float
+    spread: float
+    jain: float
+    minimum: float
+    maximum: float
+
+
+def accuracies(counts: Mapping[ClientId, tuple[int, int]]) -> dict[ClientId, float]:
+    """Return correct / examples for each client that has examples.
+
+    Args:
+        counts: (correct, examples) per client.
+
+    Raises:
+        DataError: a client claims more correct answers than examples, or fewer than none.
+    """
+    for client, (correct, examples) in counts.items():
+        if not 0 <= correct <= examples:
+            raise DataError(
+                f"client {client} reports {correct} correct of {examples} test examples; "
+                "expected 0 <= correct <= examples: leave this client's counts out"
+            )
+    return {client: right / total for client, (right, total) in counts.items() if total}
+
+
+def without_examples(counts: Mapping[ClientId, tuple[int, int]]) -> tuple[ClientId, ...]:
+    """Return the clients that cannot contribute, in the order given."""
+    return tuple(client for client, (_, examples) in counts.items() if examples == 0)
+
+
+def fairness(counts: Mapping[ClientId, tuple[int, int]]) -> Fairness | None:
+    """Summarise (correct, examples) per client; None when no client has examples.
+
+    The sums are exact before rounding, so the order of the clients changes no bit.
+
+    Raises:
+        DataError: a client's counts are impossible.
+    """
+    values = sorted(accuracies(counts).values())
+    if not values:
+        return None
+    number = len(values)
+    mean = fsum(values) / number
+    worst = values[: worst_count(number)]
+    squares = fsum(value * value for value in values)
+    return Fairness(
+        clients=number,
+        mean=mean,
+        mean_weighted=sum(c for c, _ in counts.values()) / sum(n for _, n in counts.values()),
+        worst10=fsum(worst) / len(worst),
+        spread=sqrt(fsum((value - mean) ** 2 for value in values) / number),
+        jain=fsum(values) ** 2 / (number * squares) if squares else 0.0,
+        minimum=values[0],
+        maximum=values[-1],
+    )
+
+
+def worst_count(clients: int) -> int:
+    """Return ceil(clients / 10) in whole numbers: as floats, 0.1 * 70 is more than 7."""
+    return -(-clients // 10)
+
+
+def rounds_to_reach(curve: Iterable[tuple[int, float]], target: float) -> int | None:
+    """Return the first round whose accuracy is at least `target`; None if it is never reached.
+
+    Args:
+        curve: (round, mean accuracy) of the evaluated rounds, in order.
+        target: for instance another method's final mean accuracy.
+    """
+    return next((number for number, accuracy in curve if accuracy >= target), None)

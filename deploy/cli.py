@@ -1,0 +1,196 @@
+"""The `fedkeel` command."""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import click
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from common.config import GROUPS, RunConfig
+from common.errors import FedError
+from common.methods import METHODS
+from common.settings import Settings, key_of
+from deploy.environment import QUIET
+from deploy.inputs import described, run_config
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+cli = typer.Typer(
+    help="Fair, drift-free federated learning on Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(highlight=False)
+
+File = Annotated[Path | None, typer.Option("--config", help="A TOML file of run-config keys.")]
+Pairs = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A run-config key; see settings.")
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="simulation (Flower's, on Ray) or inline.")
+]
+Name = Annotated[str, typer.Option("--name", help="Name of the run's folder; made up if empty.")]
+Workers = Annotated[
+    int, typer.Option("--workers", min=0, help="Clients that train at once; 0: one a core.")
+]
+Gpus = Annotated[
+    float | None, typer.Option("--client-gpus", min=0, help="Share of a GPU that a client gets.")
+]
+
+
+@cli.command()
+def run(
+    method: Annotated[str | None, typer.Argument(help=f"One of {', '.join(METHODS)}.")] = None,
+    config: File = None,
+    pairs: Pairs = [],  # noqa: B006 - typer's way
+    engine: EngineName = "simulation",
+    name: Name = "",
+    workers: Workers = 0,
+    client_gpus: Gpus = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint of --name.")
+    ] = False,
+) -> None:
+    """Run one method and end with its summary."""
+    own: dict[str, Any] = {"resume": True} if resume else {}
+    own |= {"method": method} if method else {}
+    own |= {"name": name} if name else {}
+    chosen = run_config(config, pairs, own)
+    if not chosen.name:
+        stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
+        chosen = run_config(config, pairs, {**own, "name": stamped})
+    folder = Path(chosen.out) / chosen.name
+    _carry_out([chosen], engine, workers, client_gpus, folder)
+
+
+@cli.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help=f"Some of {', '.join(METHODS)}.")],
+    config: File = None,
+    pairs: Pairs = [],  # noqa: B006
+    engine: EngineName = "simulation",
+    name: Name = "",
+    workers: Workers = 0,
+    client_gpus: Gpus = None,
+) -> None:
+    """Run several methods on the same data, split, cohorts and first weights."""
+    methods = list(dict.fromkeys(methods))
+    base = run_config(config, pairs, {})
+    folder = Path(base.out) / (name or base.name or f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+    own = [{"method": method, "name": method, "out": str(folder)} for method in methods]
+    configs = [run_config(config, pairs, each) for each in own]
+    _carry_out(configs, engine, workers, client_gpus, folder)
+
+
+def _carry_out(
+    configs: list[RunConfig], engine: str, workers: int, client_gpus: float | None, folder: Path
+) -> None:
+    from deploy.engines import ENGINES
+    from deploy.launch import carry_out, resources
+
+    if engine not in ENGINES:
+        raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
+    given = resources(configs[0], workers, client_gpus)
+    console.print(
+        f"{described(configs[0])}; {engine} engine, {given.workers} at a time", markup=False
+    )
+    failed = []
+    for config in configs:
+        outcome = carry_out(config, ENGINES[engine], given, console, config.method)
+        if outcome.status != "completed":
+            failed.append(config.method)
+            console.print(f"{config.method} {outcome.status}: {outcome.message}", markup=False)
+    done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
+    if done:
+        _report(done, folder, described(configs[0]))
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
+    from server_app.report import load_runs, plot_runs, summary_table, write_summary
+
+    runs = load_runs(run_dirs)
+    console.print(summary_table(runs, data))
+    for path in [*plot_runs(runs, folder, data), write_summary(runs, folder, data)]:
+        console.print(str(path), markup=False, soft_wrap=True)
+
+
+@cli.command()
+def doctor() -> None:
+    """Say in plain words what this machine can do."""
+    from deploy.doctor import examine, exit_code, print_findings
+
+    findings = examine()
+    print_findings(console, findings)
+    raise typer.Exit(exit_code(findings))
+
+
+@cli.command()
+def settings() -> None:
+    """List every run-config key, its default and its meaning."""
+    groups: dict[str, type[Settings]] = {"": RunConfig, **GROUPS, **METHODS}
+    table = Table(box=None, pad_edge=False)
+    for title in ("key", "default", "meaning"):
+        table.add_column(title, overflow="fold")
+    for group, kind in groups.items():
+        for item in fields(kind):
+            if "range" not in item.metadata:
+                continue
+            key = f"{group}.{key_of(item.name)}" if group else key_of(item.name)
+            choices = item.metadata["range"].choices
+            extra = f" ({', '.join(choices)})" if choices else ""
+            shown = str(item.default).lower() if isinstance(item.default, bool) else item.default
+            table.add_row(key, str(shown), item.metadata["help"] + extra)
+    console.print(table, markup=False)
+
+
+@cli.callback(invoke_without_command=True)
+def root(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Fair, drift-free federated learning on Flower."""
+    if show_version:
+        console.print(version("fedkeel"))
+        raise typer.Exit
+
+
+def main() -> None:
+    """Enter from the shell: errors of ours in one sentence, Ctrl-C and SIGTERM in order."""
+    with tempfile.TemporaryDirectory(prefix="fedkeel-") as home:
+        # Nothing is left in the user's home: Flower and matplotlib would both write there.
+        os.environ.setdefault("FLWR_HOME", home)
+        os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / "fedkeel-fonts"))
+        os.environ.update(QUIET)
+        signal.signal(signal.SIGTERM, _interrupt)
+        errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        try:
+            sys.exit(cli(standalone_mode=False))
+        except FedError as error:
+            errors.print(f"fedkeel: {error}", markup=False)
+            sys.exit(MISUSED)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            errors.print("fedkeel: stopped; nothing is left running", markup=False)
+            sys.exit(INTERRUPTED)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

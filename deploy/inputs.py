@@ -1,0 +1,80 @@
+"""What a person gave on the command line, as a run config."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.config import RunConfig, parse
+from common.errors import ConfigError
+
+PLACES = ("data.root", "out")  # relative to where the command is typed
+FOLDER = "folder:"
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the keys of a TOML file, flat: [train] lr = 0.1 is "train.lr".
+
+    Raises:
+        ConfigError: the file is missing or is not TOML.
+    """
+    try:
+        return flatten(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"the config file cannot be read: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
+
+
+def read_pair(text: str) -> tuple[str, Any]:
+    """Return ("train.lr", 0.1) for "train.lr=0.1"; a value that is not TOML is a text.
+
+    Raises:
+        ConfigError: there is no "=".
+    """
+    key, equals, raw = text.partition("=")
+    if not equals:
+        raise ConfigError(f'--set takes key=value, got "{text}"')
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    return key.strip(), value
+
+
+def run_config(file: Path | None, pairs: Sequence[str], own: Mapping[str, Any]) -> RunConfig:
+    """Return the run config: the file's keys, then --set, then the command's own.
+
+    Raises:
+        ConfigError: everything that is wrong, at once.
+    """
+    given = {**(read_file(file) if file else {}), **dict(map(read_pair, pairs)), **own}
+    config = parse(given)
+    flat = config.to_flat()
+    for key in PLACES:
+        if flat[key]:
+            flat[key] = str(Path(flat[key]).expanduser().absolute())
+    if flat["data.name"].startswith(FOLDER):
+        path = Path(flat["data.name"].removeprefix(FOLDER)).expanduser().absolute()
+        flat["data.name"] = f"{FOLDER}{path}"
+    return parse(flat)
+
+
+def described(config: RunConfig) -> str:
+    """Say in a few words what the run trains on."""
+    data = config.data
+    alpha = f" alpha {data.alpha:g}" if data.partition.startswith("dirichlet") else ""
+    return (
+        f"{data.name}, {config.clients} clients, {data.partition}{alpha}, {config.model}, "
+        f"{config.cohort_size} clients a round, seed {config.seed}"
+    )

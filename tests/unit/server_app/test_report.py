@@ -1,0 +1,252 @@
+"""The report says what the records say, marks the best, and draws whatever there is."""
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+
+from common.metrics import Fairness
+from common.rng import stream
+from server_app.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
+from server_app.report import (
+    COLOURS,
+    Run,
+    Style,
+    load_runs,
+    measured,
+    megabytes_per_client_round,
+    plot_runs,
+    seconds_per_round,
+    summary_json,
+    summary_table,
+    write_summary,
+)
+
+
+def evaluation_of(*correct: int, absent: tuple[str, ...] = ()) -> Evaluation:
+    """Clients with 100 test examples each."""
+    scores = {str(i): ClientScore(100, right, 50.0) for i, right in enumerate(correct)}
+    return Evaluation.of(scores, dict.fromkeys(absent, "offline"))
+
+
+def record(number: int, evaluation: Evaluation | None = None, **changes: object) -> RoundRecord:
+    plain = RoundRecord(
+        round=number,
+        lr=0.1,
+        cohort=["0", "1"],
+        replied=["0", "1"],
+        bytes_down={"0": 2_000_000, "1": 2_000_000},
+        bytes_up={"0": 1_000_000, "1": 1_000_000},
+        seconds={"configure": 0.5, "train": 1.0, "evaluate": 9.0},
+        evaluation=evaluation,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def made_up(label: str, clients: int, rounds: int = 6, every: int = 2) -> Run:
+    chance = stream(1, "made-up", label, clients)
+    return Run(
+        label,
+        tuple(
+            record(
+                number,
+                evaluation_of(*(int(x) for x in chance.integers(20, 90, clients)))
+                if number % every == 0
+                else None,
+            )
+            for number in range(1, rounds + 1)
+        ),
+    )
+
+
+EVEN = Run("even", (record(1), record(2, evaluation_of(60, 60, 60, 60))))
+UNEVEN = Run("uneven", (record(1), record(2, evaluation_of(10, 90, 90, 90))))
+NOTHING = Run("nothing", ())
+UNEVALUATED = Run("unevaluated", (record(1),))
+
+
+def text_of(*runs: Run, data: str = "") -> str:
+    out = io.StringIO()
+    Console(file=out, width=80).print(summary_table(runs, data))
+    return out.getvalue()
+
+
+def row_of(label: str, text: str) -> str:
+    rows = [line.split() for line in text.splitlines()]
+    return next(" ".join(row) for row in rows if row[:1] == [label])
+
+
+def bold(*runs: Run) -> list[list[bool]]:
+    """Which cells are bold, by run."""
+    columns = summary_table(runs).columns[1:]
+    marked = [[getattr(cell, "style", "") == "bold" for cell in column.cells] for column in columns]
+    return [list(row) for row in zip(*marked, strict=True)]
+
+
+def test_the_table_shows_the_last_evaluation_of_each_method() -> None:
+    text = text_of(EVEN, UNEVEN)
+    uneven, even = row_of("uneven", text), row_of("even", text)
+    assert uneven == "uneven 70.00 % 10.00 % 34.64 % 0.803 10.00 % 3.00 1.50"
+    assert even == "even 60.00 % 60.00 % 0.00 % 1.000 60.00 % 3.00 1.50"
+
+
+def test_the_best_of_each_column_is_bold_and_a_column_of_equals_is_not() -> None:
+    assert bold(EVEN, UNEVEN) == [
+        [False, True, True, True, True, False, False],
+        [True, False, False, False, False, False, False],
+    ]
+    assert bold(EVEN) == [[False] * 7]
+
+
+def test_the_cheapest_is_best_for_bytes_and_seconds() -> None:
+    cheap = Run("cheap", (replace(record(1), bytes_up={"0": 1}, seconds={"train": 0.1}),))
+    assert [row[5:] for row in bold(EVEN, cheap)] == [[False, False], [True, True]]
+
+
+def test_it_fits_into_80_columns_and_says_what_was_measured() -> None:
+    runs = [replace(EVEN, label="FedMGDA+"), replace(UNEVEN, label="FedPCD")]
+    text = text_of(*runs, data="Fashion-MNIST, Dirichlet(0.1)")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "FedMGDA+" in text
+    joined = " ".join(text.split())
+    assert "Fashion-MNIST, Dirichlet(0.1); 4 clients; 2 rounds; evaluated after round 2" in joined
+
+
+def test_runs_that_differ_are_told_apart_under_the_table() -> None:
+    other = Run("other", (record(3, evaluation_of(50, absent=("7", "8"))), record(4)))
+    line = measured([EVEN, other])
+    assert "even: 4 clients, other: 1 clients (2 more without a result)" in line
+    assert "even: 2 rounds, other: 4 rounds" in line
+    assert "even: evaluated after round 2, other: evaluated after round 3" in line
+
+
+def test_a_label_is_never_read_as_markup() -> None:
+    assert "[red]x" in text_of(replace(EVEN, label="[red]x"))
+
+
+def test_what_is_missing_is_a_dash() -> None:
+    text = text_of(NOTHING, UNEVALUATED, EVEN)
+    assert row_of("nothing", text) == "nothing - - - - - - -"
+    assert row_of("unevaluated", text) == "unevaluated - - - - - 3.00 1.50"
+    assert "nothing evaluated yet" in measured([NOTHING])
+
+
+def test_an_evaluation_that_reached_nobody_does_not_hide_the_one_before() -> None:
+    run = Run("x", (*EVEN.records, record(3, evaluation_of(absent=("0", "1")))))
+    assert run.last_evaluation is not None
+    assert run.last_evaluation[0] == 2
+    assert run.curve == [(2, pytest.approx(0.6))]
+
+
+def test_bytes_are_those_of_a_client_that_was_asked_and_of_one_that_replied() -> None:
+    lost = record(1, bytes_down={"0": 4_000_000, "1": 4_000_000}, bytes_up={"0": 2_000_000})
+    assert megabytes_per_client_round(Run("x", (lost,))) == 6.0
+    silent = replace(lost, bytes_up={})
+    assert megabytes_per_client_round(Run("x", (silent,))) == 4.0
+    assert megabytes_per_client_round(NOTHING) is None
+
+
+def test_seconds_leave_the_evaluation_out() -> None:
+    assert seconds_per_round(EVEN) == 1.5
+    assert seconds_per_round(NOTHING) is None
+
+
+def test_the_json_summary_is_valid_and_holds_the_same_numbers(tmp_path: Path) -> None:
+    path = write_summary([EVEN, UNEVEN, NOTHING], tmp_path / "new", "toy")
+    summary = json.loads(path.read_text())
+    assert summary == summary_json([EVEN, UNEVEN, NOTHING], "toy")
+    even, uneven, nothing = summary["runs"]
+    assert Fairness(**even["fairness"]).worst10 == pytest.approx(0.6)
+    assert even["evaluated_round"] == 2
+    assert even["loss"] == 0.5
+    assert uneven["rounds_to_final_accuracy_of"] == {"even": 2}
+    assert even["rounds_to_final_accuracy_of"] == {"uneven": None}
+    assert nothing["fairness"] is nothing["loss"] is nothing["evaluated_round"] is None
+
+
+def test_void_rounds_and_drops_are_counted() -> None:
+    void = record(1, dropped={"0": "late", "1": "late"}, void="no usable reply", bytes_up={})
+    (numbers,) = summary_json([Run("x", (void, record(2, dropped={"0": "late"})))])["runs"]
+    assert (numbers["void_rounds"], numbers["drops"]) == (1, 3)
+
+
+def test_runs_are_loaded_in_the_order_given(tmp_path: Path) -> None:
+    for name, run in (("b", EVEN), ("a", UNEVEN)):
+        for one in run.records:
+            Recorder(tmp_path / name / RECORDS).append(one)
+    loaded = load_runs({"even": tmp_path / "b", "uneven": tmp_path / "a"})
+    assert loaded == [EVEN, UNEVEN]
+
+
+def coloured(path: Path, colour: str) -> int:
+    """How many pixels above the legend are exactly of this colour."""
+    picture = np.round(imread(path)[:-110, :, :3] * 255).astype(int)
+    wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return int((picture == wanted).all(axis=2).sum())
+
+
+@pytest.mark.parametrize("clients", [1, 2, 20, 100])
+def test_each_run_is_drawn_in_its_colour(tmp_path: Path, clients: int) -> None:
+    runs = [made_up(label, clients) for label in ("FedAvg", "FedProx", "FedPCD")]
+    paths = plot_runs(runs, tmp_path / "plots", "made up")
+    assert [path.name for path in paths] == ["accuracy.png", "clients.png"]
+    for path in paths:
+        assert imread(path).shape[:2] == (720, 1200)
+        assert all(coloured(path, colour) > 50 for colour in COLOURS[:3])
+        assert coloured(path, COLOURS[3]) == 0
+
+
+@pytest.mark.parametrize("clients", [1, 5])
+def test_a_single_evaluation_is_visible(tmp_path: Path, clients: int) -> None:
+    accuracy, distribution = plot_runs([made_up("one", clients, rounds=2)], tmp_path)
+    assert coloured(accuracy, COLOURS[0]) > 20
+    assert coloured(distribution, COLOURS[0]) > 200
+
+
+def test_a_run_without_evaluation_is_skipped_and_keeps_its_colour_free(tmp_path: Path) -> None:
+    (accuracy, _) = plot_runs([UNEVALUATED, made_up("two", 5)], tmp_path)
+    assert coloured(accuracy, COLOURS[0]) == 0
+    assert coloured(accuracy, COLOURS[1]) > 50
+
+
+def test_nothing_evaluated_draws_nothing(tmp_path: Path) -> None:
+    assert plot_runs([NOTHING, UNEVALUATED], tmp_path / "none") == []
+    assert plot_runs([], tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_awkward_labels_and_perfect_or_useless_models_can_be_drawn(tmp_path: Path) -> None:
+    runs = [
+        Run(r"$\broken$ [x] 100%", (record(1, evaluation_of(100, 100)),)),
+        Run("useless " * 12, (record(1, evaluation_of(0, 0)),)),
+    ]
+    assert len(plot_runs(runs, tmp_path, r"$\frac$ " * 40)) == 2
+
+
+def test_no_two_of_many_runs_look_the_same() -> None:
+    styles = [Style.number(index) for index in range(4 * len(COLOURS))]
+    assert len({(style.colour, style.marker) for style in styles}) == len(styles)
+    assert len({(style.colour, style.line) for style in styles}) == len(styles)
+
+
+def test_drawing_needs_no_pyplot_and_importing_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from server_app.records import *
+from server_app.report import Run, plot_runs
+print([name for name in ("flwr", "torch", "matplotlib") if name in sys.modules])
+evaluation = Evaluation.of({"0": ClientScore(2, 1, 0.5)}, {})
+run = Run("x", (RoundRecord(1, 0.1, [], [], evaluation=evaluation),))
+print(len(plot_runs([run], Path(sys.argv[1]))), "matplotlib.pyplot" in sys.modules)
+"""
+    call = [sys.executable, "-c", code, str(tmp_path)]
+    out = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert out.stdout.split("\n")[:2] == ["[]", "2 False"]
