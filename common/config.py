@@ -102,7 +102,7 @@ class RunConfig(Settings):
     rounds: int = setting(30, "rounds of training", low=1)
     clients: int = setting(20, "clients of the federation, N", low=1)
     participation: float = setting(
-        0.5, "share of the clients that train in a round", low=0, high=1, open_low=True
+        0.25, "share of the clients that train in a round", low=0, high=1, open_low=True
     )
     eval_every: int = setting(
         5, "rounds between evaluations on all clients; 0: the end only", low=0

@@ -221,9 +221,13 @@ def payload_bytes(content: RecordDict) -> int:
     """Return the bytes of a message's records: array data, config values, metrics."""
     total = 0
     for arrays in content.array_records.values():
-        total += sum(len(array.data) for _, array in arrays.items())
-    scalars = (*content.config_records.values(), *content.metric_records.values())
-    for value in (value for record in scalars for value in record.values()):
+        total += sum(len(array.data) for array in arrays.values())
+    values: list[Any] = []
+    for record in content.config_records.values():
+        values += record.values()
+    for metrics in content.metric_records.values():
+        values += metrics.values()
+    for value in values:
         parts = value if isinstance(value, list) else [value]
         total += sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
     return total

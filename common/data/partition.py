@@ -235,8 +235,8 @@ def _draw(rng: np.random.Generator, supplies: Integers, clients: int, alpha: flo
         open_shares = np.where(held < supplies.sum() / clients, shares, 0.0)
         if not open_shares.sum() > 0:  # all the mass is on full clients
             open_shares = np.where(held == held.min(), 1.0, 0.0)
-        cuts = np.rint(open_shares.cumsum() / open_shares.sum() * supply).astype(np.int64)
-        cuts[-1] = supply
+        running = open_shares.cumsum()
+        cuts = np.rint(running / running[-1] * supply)  # the last one is `supply` exactly
         row[:] = np.diff(cuts, prepend=0)
         held += row
     return counts

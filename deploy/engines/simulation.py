@@ -64,7 +64,7 @@ class SimulationJob:
         path = [entry for entry in sys.path if entry]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.engines.simulation", str(order)],
+                [sys.executable, "-P", "-m", "deploy.engines.simulation", str(order)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -173,8 +173,12 @@ def test_the_cache_is_used_until_something_changes(
     load_folder(tmp_path)
     load_folder(tmp_path)
     assert len(builds) == 1
-    picture(tmp_path / "train" / "cat" / "0.png", shade=9)
-    assert load_folder(tmp_path).images[0, 0, 0, 0] == 9
+    changed = tmp_path / "train" / "cat" / "0.png"
+    size = changed.stat().st_size
+    picture(changed, shade=200)
+    os.utime(changed, (1, 1))
+    assert changed.stat().st_size == size
+    assert load_folder(tmp_path).images[0, 0, 0, 0] == 200
     (tmp_path / "test" / "dog" / "1.png").unlink()
     assert len(load_folder(tmp_path)) == 9
     load_folder(tmp_path, FolderOptions(size=3))
