@@ -165,15 +165,11 @@ def _packed(place: Path, edition: Edition) -> Callable[[str], tuple[str, bytes]]
     return read
 
 
-def _dtype(code: str, *_: Any) -> np.dtype[Any]:
-    return np.dtype(code)  # the pickles also pass align and copy as 0 and 1, which NumPy deprecates
-
-
 _REBUILD = np.empty(0).__reduce__()[0]  # the function by which NumPy's pickles make an array
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _REBUILD,
     ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): _dtype,
+    ("numpy", "dtype"): np.dtype,
 }
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataError
 
-CHUNK = 4096  # pictures counted at a time
+PIXELS = 1 << 22  # counted at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +76,9 @@ def pixel_statistics(
     channel that never changes gets std 1, so that nothing is divided by 0.
     """
     counts = np.zeros((images.shape[1], 256), dtype=np.int64)
-    for start in range(0, len(images), CHUNK):
-        chunk = images[start : start + CHUNK]
+    step = max(1, PIXELS // prod(images.shape[2:]))
+    for start in range(0, len(images), step):
+        chunk = images[start : start + step]
         for channel, row in enumerate(counts):
             row += np.bincount(chunk[:, channel].ravel(), minlength=256)
     levels = np.arange(256) / 255

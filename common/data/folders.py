@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,8 @@ logger = logging.getLogger(__name__)
 PARTS = ("train", "test")
 MAX_SIDE = 64
 THREADS = 4
-BATCH = 64  # decoded pictures in memory
+HEADER_BYTES = 1 << 10
+BATCH_BYTES = 1 << 26  # of decoded pictures that wait to be written
 SUFFIXES = {f".{s}" for s in ("jpg", "jpeg", "png", "ppm", "bmp", "tif", "tiff", "webp", "gif")}
 VERSION = 1  # part of the cache's key; raise it when the same files give other pixels
 
@@ -204,9 +206,12 @@ def _build(files: Sequence[_File], root: Path, options: FolderOptions, home: Pat
     with quiet(), ThreadPoolExecutor(THREADS) as pool:
         skipped: list[tuple[str, str]] = []
 
-        def usable(read: Callable[[Path], T], chosen: Sequence[_File]) -> Iterator[tuple[_File, T]]:
-            for start in range(0, len(chosen), BATCH):
-                batch = chosen[start : start + BATCH]
+        def usable(
+            read: Callable[[Path], T], chosen: Sequence[_File], width: int
+        ) -> Iterator[tuple[_File, T]]:
+            step = max(1, BATCH_BYTES // width)
+            for start in range(0, len(chosen), step):
+                batch = chosen[start : start + step]
                 for file, result in zip(
                     batch, pool.map(partial(_try, read, root), batch), strict=True
                 ):
@@ -215,20 +220,22 @@ def _build(files: Sequence[_File], root: Path, options: FolderOptions, home: Pat
                     else:
                         yield file, result
 
-        headers = list(usable(read_header, files))
+        headers = list(usable(read_header, files, width=HEADER_BYTES))
         target = _common_size([header for _, header in headers], options.size)
         grey = options.channels == 1
         if options.channels is None:
             grey = all(header.grey for _, header in headers)
         kept: list[_File] = []
 
+        shape = (1 if grey else 3, *target)
+
         def rows() -> Iterator[NDArray[np.uint8]]:
             read = partial(read_pixels, size=target, grey=grey)
-            for file, pixels in usable(read, [file for file, _ in headers]):
+            for file, pixels in usable(read, [file for file, _ in headers], prod(shape)):
                 kept.append(file)
                 yield pixels
 
-        write_rows(home / "images.npy", (1 if grey else 3, *target), len(headers), rows())
+        write_rows(home / "images.npy", shape, len(headers), rows())
     _check_skipped(root, sorted(skipped), len(files), max_bad=1.0)
     np.save(home / "labels.npy", np.array([file.label for file in kept], dtype=np.int64))
     train_size = sum(file.part == "train" for file in kept)

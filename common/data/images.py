@@ -90,9 +90,11 @@ def eight_bit(image: "Image.Image") -> "Image.Image":
     if image.mode == "F" or image.mode.startswith("I"):
         return Image.fromarray(_scaled(np.asarray(image)))
     if image.has_transparency_data:
-        coloured = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, coloured).convert(mode)
+        if image.mode != "RGBA":
+            image = image.convert("RGBA")
+        white = Image.new(mode, image.size, "white")
+        white.paste(image, mask=image.getchannel("A"))
+        return white
     return image.convert(mode) if image.mode != mode else image
 
 

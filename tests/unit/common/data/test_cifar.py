@@ -32,12 +32,14 @@ def md5(content: bytes) -> str:
 
 
 def old_pickle(batch: dict[str, Any]) -> bytes:
-    """Write what Python 2 and an old NumPy wrote: old module names, byte strings for data."""
+    """Write what Python 2 and an old NumPy wrote: old module names, strings for data, 0 and 1."""
     content = pickle.dumps(batch, protocol=3).replace(b"numpy._core.", b"numpy.core.")
     raw = batch["data"].tobytes()
     size = len(raw).to_bytes(4, "little")
-    assert b"B" + size + raw in content
-    return content.replace(b"B" + size + raw, b"T" + size + raw)
+    for new, old in ((b"B" + size + raw, b"T" + size + raw), (b"\x89\x88\x87", b"K\0K\1\x87")):
+        assert content.count(new) == 1
+        content = content.replace(new, old)
+    return content
 
 
 def binary(pixels: Any, labels: Any, label_bytes: int) -> bytes:

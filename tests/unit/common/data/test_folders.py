@@ -134,6 +134,7 @@ def test_nothing_usable_is_an_error_even_when_all_may_be_bad(tmp_path: Path) -> 
     (tmp_path / "train" / "cat" / "1.jpg").write_text("x")
     with pytest.raises(DataError, match="1 of 1 files"):
         load_folder(tmp_path, FolderOptions(max_bad=1.0))
+    assert [path.name for path in (tmp_path / ".fedkeel-cache").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("made", ["", "train", "train/cat"])
@@ -169,16 +170,16 @@ def test_the_cache_is_used_until_something_changes(
     builds = []
     build = cache._build
     monkeypatch.setattr(cache, "_build", lambda *args: (builds.append(args[1]), build(*args)))
+    changed = tmp_path / "train" / "cat" / "1.png"
     pets(tmp_path)
+    changed.write_bytes(changed.read_bytes().ljust(200, b"\0"))  # same size, other pixels below
     load_folder(tmp_path)
     load_folder(tmp_path)
     assert len(builds) == 1
-    changed = tmp_path / "train" / "cat" / "0.png"
-    size = changed.stat().st_size
-    picture(changed, shade=200)
+    picture(changed, shade=2)
+    changed.write_bytes(changed.read_bytes().ljust(200, b"\0"))
     os.utime(changed, (1, 1))
-    assert changed.stat().st_size == size
-    assert load_folder(tmp_path).images[0, 0, 0, 0] == 200
+    assert load_folder(tmp_path).images[1, 0, 0, 0] == 2
     (tmp_path / "test" / "dog" / "1.png").unlink()
     assert len(load_folder(tmp_path)) == 9
     load_folder(tmp_path, FolderOptions(size=3))

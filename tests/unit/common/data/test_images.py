@@ -1,5 +1,8 @@
 """FLB-22: no picture is silently white, black or clipped, whatever its mode."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from PIL import Image
 
+from common.data import images
 from common.data.images import UnusablePictureError, read_header, read_pixels
 
 SIDE = 64
@@ -109,3 +113,24 @@ def test_another_size_is_covered_and_cropped_around_the_centre(tmp_path: Path) -
     pixels = read_pixels(saved(tmp_path, Image.fromarray(wide), "w.png"), (16, 16), grey=False)
     assert pixels.shape == (3, 16, 16)
     assert pixels[:, :, 2:-2].min() > 250
+
+
+@pytest.mark.parametrize(("large", "most"), [(0, 1), (1 << 20, 4)])
+def test_large_pictures_are_decoded_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, most: int
+) -> None:
+    path = saved(tmp_path, Image.fromarray(eight_bit()), "a.png")
+    eight, inside, seen = images.eight_bit, threading.Semaphore(4), []
+
+    def slow(image: Image.Image) -> Image.Image:
+        with inside:
+            seen.append(4 - inside._value)
+            time.sleep(0.05)
+            return eight(image)
+
+    monkeypatch.setattr(images, "eight_bit", slow)
+    monkeypatch.setattr(images, "LARGE", large)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, [path] * 4))
+    assert max(seen) <= most
+    assert most == 1 or max(seen) > 1
