@@ -14,7 +14,6 @@ from common.config import TrainConfig
 from common.data.batches import augment, normalise
 from common.data.dataset import Dataset
 from common.errors import ClientError
-from common.layout import Block
 from common.methods import LocalRule
 from common.models import Dropout, FlatModel
 from common.rng import address, stream
@@ -117,7 +116,7 @@ def train(
             plan.batch_size,
             stream(seed, "batches", *path, epoch),
             drop_last=plan.drop_last,
-            no_single=bool(norms),
+            no_single=bool(norms) and plan.batch_size > 1,
         )
         for positions in order:
             chosen = indices[positions]
@@ -127,15 +126,14 @@ def train(
                 rng = stream(seed, "augment", *path, len(rates))
                 pixels = augment(pixels, rng, flip=data.flip)
             loss = cross_entropy(model(normalise(pixels, data.mean, data.std)), labels)
-            value = loss.item()
+            value, rate = loss.item(), lr(len(rates)) if callable(lr) else lr
             if not isfinite(value):
                 raise ClientError(
-                    f"the loss became {value} in local step {len(rates) + 1} (lr "
-                    f"{rates[-1] if rates else plan.lr:g}); lower train.lr"
+                    f"the loss became {value} in local step {len(rates) + 1} (lr {rate:g}); "
+                    "lower train.lr"
                 )
             flat.gradient.zero_()
             loss.backward()  # type: ignore[no-untyped-call]
-            rate = lr(len(rates)) if callable(lr) else lr
             optimiser.step(rate)
             losses.append(value)
             sizes.append(len(chosen))
@@ -185,6 +183,3 @@ class _Optimiser:
 def _generator(device: torch.device, seed: int, path: tuple[int | str, ...]) -> torch.Generator:
     generator = torch.Generator(device=device)
     return generator.manual_seed(address(seed, "dropout", *path) % 2**63)
-
-
-__all__ = ["Block", "Trained", "batches", "train"]

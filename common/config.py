@@ -125,7 +125,7 @@ class RunConfig(Settings):
 
     @property
     def cohort_size(self) -> int:
-        """Clients asked in a round: ceil(participation * N)."""
+        """Clients asked in a round: int(participation * N), at least 1."""
         return cohort_size(self.participation, self.clients)
 
     def local_lr(self, round: int) -> float:  # noqa: A002

@@ -6,7 +6,8 @@ the ready-made strategies and the documentation all read it from here.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, Self, get_type_hints
 
 from common.errors import ConfigError
@@ -57,10 +58,14 @@ class Settings:
     """Base of every group of settings; an instance that exists is within its ranges."""
 
     def __post_init__(self) -> None:
+        types = get_type_hints(type(self))
         problems = [
             problem
             for item in fields(self)
-            for problem in _judge(key_of(item.name), item, getattr(self, item.name))
+            if "range" in item.metadata
+            for problem in _judge(
+                key_of(item.name), item, types[item.name], getattr(self, item.name)
+            )
         ]
         if problems:
             raise ConfigError(f"{type(self).__name__}: " + "; ".join(problems))
@@ -78,13 +83,7 @@ class Settings:
             item = known[key]
             kind = types[item.name]
             value = float(raw) if kind is float and type(raw) is int else raw
-            if type(value) is not kind:
-                problems.append(
-                    f"{prefix}{key} must be {_SPOKEN[kind]}, not {_SPOKEN[type(raw)]} ({raw!r})"
-                    if type(raw) in _SPOKEN
-                    else f"{prefix}{key} must be {_SPOKEN[kind]}, not {raw!r}"
-                )
-            elif faults := _judge(prefix + key, item, value):
+            if faults := _judge(prefix + key, item, kind, value):
                 problems.extend(faults)
             else:
                 values[item.name] = value
@@ -95,20 +94,18 @@ class Settings:
         return {key_of(item.name): getattr(self, item.name) for item in fields(self)}
 
 
-_SPOKEN: Mapping[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
+_SPOKEN: Mapping[Any, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+    bool: (bool, "true or false"),
 }
 
 
-def _judge(name: str, item: Field[Any], value: Any) -> Sequence[str]:
-    limits = item.metadata.get("range")
-    if limits is None:
-        return []
-    try:
-        return [] if value in limits else [f"{name} must be {limits}, not {value!r}"]
-    except TypeError:
-        expected = "" if item.default is MISSING else f" like {item.default!r}"
-        return [f"{name} must be a value{expected}, not {value!r}"]
+def _judge(name: str, item: Field[Any], kind: Any, value: Any) -> Sequence[str]:
+    wanted, spoken = _SPOKEN[kind]
+    if not isinstance(value, wanted) or isinstance(value, bool) != (kind is bool):
+        given = _SPOKEN[type(value)][1] + f" ({value!r})" if type(value) in _SPOKEN else repr(value)
+        return [f"{name} must be {spoken}, not {given}"]
+    limits = item.metadata["range"]
+    return [] if value in limits else [f"{name} must be {limits}, not {value!r}"]

@@ -10,9 +10,9 @@ their size and a digest; nothing is ever unpickled.
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from math import isfinite
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any, Protocol, get_type_hints
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -55,9 +55,9 @@ def read_array(array: Array, tensor: Tensor) -> NDArray[Any]:
         if npy.read_magic(stream) != (1, 0):
             raise ValueError("an .npy version other than 1.0")
         shape, fortran, dtype = npy.read_array_header_1_0(stream)
-    except ValueError as error:
+    except Exception as error:  # numpy evaluates the header; a hostile one trips it in many ways
         raise WireError(f'the bytes of "{name}" are not a plain numpy array: {error}') from None
-    if dtype != np.dtype(tensor.dtype) or dtype.hasobject or shape != tensor.shape or fortran:
+    if dtype != np.dtype(tensor.dtype) or dtype.hasobject or shape != tensor.shape:
         raise WireError(
             f'the bytes of "{name}" hold {dtype}{list(shape)}, not what the message says'
         )
@@ -68,7 +68,7 @@ def read_array(array: Array, tensor: Tensor) -> NDArray[Any]:
             f"it has {len(array.data) - start}"
         )
     values: NDArray[Any] = np.frombuffer(array.data, dtype, tensor.size, start)
-    return values.reshape(tensor.shape)
+    return values.reshape(tensor.shape, order="F" if fortran else "C")
 
 
 class Codec(Protocol):
@@ -165,7 +165,7 @@ class NamedCodec:
     def pack(self, weights: Vector, buffers: Buffers) -> ArrayRecord:
         """Return the named arrays in the order in which they first came."""
         named = {**self.layout.named(weights), **buffers}
-        return ArrayRecord({name: Array(np.ascontiguousarray(named[name])) for name in self.order})
+        return ArrayRecord({name: Array(named[name]) for name in self.order})
 
     def unpack(self, record: ArrayRecord) -> tuple[Vector, Buffers]:
         """Return weights [d] and buffers by name."""
@@ -340,7 +340,10 @@ class Card:
             WireError: it is not one.
         """
         said: dict[str, Any] = dict(content.config_records.get(CONFIG, ConfigRecord()))
-        if said.keys() != {item.name for item in fields(cls)} or len(said["shape"]) != 3:
+        types = {
+            name: list if name == "shape" else kind for name, kind in get_type_hints(cls).items()
+        }
+        if {name: type(value) for name, value in said.items()} != types or len(said["shape"]) != 3:
             raise WireError(
                 f"expected a client's card, got the keys {sorted(said)}; both sides must run the "
                 "same version of FedKeel"
@@ -375,6 +378,11 @@ def read_train_reply(
         raise WireError(f'"{weight_key}" must be a whole number of at least 0, not {weight!r}')
     if weight == 0:
         raise WireError(f'"{weight_key}" is 0: the client has nothing to train on')
+    steps, lr_sum = metrics.pop(STEPS, 0), metrics.pop(LR_SUM, 0.0)
+    if not (0 <= steps < inf and 0 <= lr_sum < inf):  # not so for NaN
+        raise WireError(
+            f'"{STEPS}" and "{LR_SUM}" must be finite and at least 0, not {steps!r} and {lr_sum!r}'
+        )
     config = next(iter(content.config_records.values()), ConfigRecord())
     for key, expected in ((ROUND, round), (LAYOUT, codec.layout.digest)):
         if key in config and config[key] != expected:
@@ -389,8 +397,8 @@ def read_train_reply(
         weights=weights,
         buffers=buffers,
         examples=int(weight),
-        steps=int(metrics.pop(STEPS, 0)),
-        lr_sum=float(metrics.pop(LR_SUM, 0.0)),
+        steps=int(steps),
+        lr_sum=float(lr_sum),
         extras=extras,
         metrics={key: value for key, value in metrics.items() if isfinite(value)},
     )

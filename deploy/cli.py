@@ -68,6 +68,8 @@ def run(
     own |= {"name": name} if name else {}
     chosen = run_config(config, pairs, own)
     if not chosen.name:
+        if chosen.resume:
+            raise typer.BadParameter("--resume needs the --name of the run to go on with")
         stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         chosen = run_config(config, pairs, {**own, "name": stamped})
     folder = Path(chosen.out) / chosen.name
@@ -97,20 +99,25 @@ def _carry_out(
     configs: list[RunConfig], engine: str, workers: int, client_gpus: float | None, folder: Path
 ) -> None:
     from deploy.engines import ENGINES
-    from deploy.launch import carry_out, resources
+    from deploy.launch import carry_out, folder_of, resources
 
     if engine not in ENGINES:
         raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
     given = resources(configs[0], workers, client_gpus)
+    for config in configs:
+        folder_of(config)  # all of them before the first one starts
     console.print(
-        f"{described(configs[0])}; {engine} engine, {given.workers} at a time", markup=False
+        f"{described(configs[0])}; {engine} engine, {given.workers} at a time",
+        markup=False,
+        soft_wrap=True,
     )
     failed = []
     for config in configs:
         outcome = carry_out(config, ENGINES[engine], given, console, config.method)
         if outcome.status != "completed":
             failed.append(config.method)
-            console.print(f"{config.method} {outcome.status}: {outcome.message}", markup=False)
+            line = f"{config.method} {outcome.status}: {outcome.message}"
+            console.print(line, markup=False, soft_wrap=True)
     done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
     if done:
         _report(done, folder, described(configs[0]))
@@ -171,21 +178,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fedkeel-") as home:
         # Nothing is left in the user's home: Flower and matplotlib would both write there.
         os.environ.setdefault("FLWR_HOME", home)
-        os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / "fedkeel-fonts"))
+        fonts = Path(tempfile.gettempdir()) / f"fedkeel-fonts-{os.getuid()}"
+        os.environ.setdefault("MPLCONFIGDIR", str(fonts))
         os.environ.update(QUIET)
         signal.signal(signal.SIGTERM, _interrupt)
         errors = Console(stderr=True, highlight=False, soft_wrap=True)
         try:
-            sys.exit(cli(standalone_mode=False))
+            code = cli(standalone_mode=False)
         except FedError as error:
             errors.print(f"fedkeel: {error}", markup=False)
-            sys.exit(MISUSED)
+            code = MISUSED
         except click.ClickException as error:
             error.show()
-            sys.exit(error.exit_code)
-        except (KeyboardInterrupt, click.Abort):
+            code = error.exit_code
+        except (KeyboardInterrupt, click.Abort):  # some versions of typer return the code instead
+            code = INTERRUPTED
+        if code == INTERRUPTED:
             errors.print("fedkeel: stopped; nothing is left running", markup=False)
-            sys.exit(INTERRUPTED)
+        sys.exit(code)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:

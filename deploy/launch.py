@@ -7,12 +7,21 @@ from rich.console import Console
 
 from common.config import RunConfig
 from common.errors import ConfigError
-from deploy.engines import Engine, Resources
+from deploy.engines import Engine, Job, Resources
+from deploy.engines.base import LOG
 from deploy.environment import usable_cores
 from deploy.progress import follow
-from server_app.records import RECORDS, Outcome, clear_outcome, read_outcome, write_outcome
+from server_app.records import (
+    RECORDS,
+    Outcome,
+    clear_outcome,
+    read_outcome,
+    read_records,
+    write_outcome,
+)
 
 POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 30.0  # with an engine whose run is over
 
 
 def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Resources:
@@ -41,30 +50,69 @@ def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Res
     return Resources(workers, count / workers)
 
 
-def carry_out(
-    config: RunConfig, engine: Engine, given: Resources, console: Console, label: str
-) -> Outcome:
-    """Run to the end and return how it ended; Ctrl-C ends everything and passes on."""
+def folder_of(config: RunConfig) -> Path:
+    """Return the folder of a run.
+
+    Raises:
+        ConfigError: it holds a run already, and this one does not resume it.
+    """
     folder = Path(config.out) / config.name
     if (folder / RECORDS).exists() and not config.resume:
         raise ConfigError(
             f"{folder} holds a run already; give this one another --name, or go on with --resume"
         )
-    clear_outcome(folder)
+    return folder
+
+
+def carry_out(
+    config: RunConfig, engine: Engine, given: Resources, console: Console, label: str
+) -> Outcome:
+    """Run to the end and return how it ended; Ctrl-C ends everything and passes on.
+
+    Raises:
+        ConfigError: the run's folder is taken, or cannot be written to.
+    """
+    folder = folder_of(config)
     begin = time.monotonic()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOG).touch()
+        clear_outcome(folder)
+    except OSError as error:
+        raise ConfigError(f"the run cannot be written to {folder}: {error}") from error
     job = engine(config, given)
     try:
         outcome = follow(folder, label, config.rounds, POLL_SECONDS, job.is_alive, console)
-        while job.is_alive():  # the outcome is written a moment before the engine is down
-            time.sleep(POLL_SECONDS)
-    except BaseException:
+        _let_down(job)
+    except BaseException as error:
         job.stop()
-        if read_outcome(folder) is None and folder.exists():
-            seconds = time.monotonic() - begin
-            write_outcome(folder, Outcome("stopped", "stopped by the user", 0, seconds))
+        if read_outcome(folder) is None:
+            _note(folder, error, time.monotonic() - begin)
         raise
     if outcome is None:
-        outcome = Outcome("failed", job.why_it_ended(), 0, time.monotonic() - begin)
-        folder.mkdir(parents=True, exist_ok=True)
+        rounds = _rounds(folder)
+        outcome = Outcome("failed", job.why_it_ended(), rounds, time.monotonic() - begin)
         write_outcome(folder, outcome)
     return outcome
+
+
+def _let_down(job: Job) -> None:
+    """Wait for the engine, which is down a moment after the run; clients may hang in it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while job.is_alive():
+        if time.monotonic() >= deadline:
+            job.stop()
+        time.sleep(POLL_SECONDS)
+
+
+def _note(folder: Path, error: BaseException, seconds: float) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        outcome = Outcome("stopped", "stopped by the user", _rounds(folder), seconds)
+    else:
+        outcome = Outcome("failed", f"{type(error).__name__}: {error}", 0, seconds)
+    write_outcome(folder, outcome)
+
+
+def _rounds(folder: Path) -> int:
+    records = read_records(folder)
+    return records[-1].round if records else 0

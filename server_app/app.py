@@ -48,12 +48,12 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
             logger.warning(warning)
         first = codec.pack(model.take_weights(), model.take_buffers())
         strategy.start(grid, first, num_rounds=config.rounds, timeout=config.server.round_timeout)
+        assert strategy.state is not None
+        folder.finish(strategy.state, model.layout, time.monotonic() - begin)
     except BaseException as error:
         done = strategy.state.round if strategy and strategy.state else 0
-        folder.fail(str(error) or type(error).__name__, done, time.monotonic() - begin)
+        folder.end_early(error, done, time.monotonic() - begin)
         raise
-    assert strategy.state is not None
-    folder.finish(strategy.state, model.layout, time.monotonic() - begin)
     return strategy.state
 
 
@@ -62,7 +62,7 @@ def strategy_of(
 ) -> MethodStrategy:
     """Return the run's strategy, wired to its folder."""
     method = config.chosen
-    floats = method.memory(codec.layout.size, config.clients, config.cohort_size)
+    floats = method.memory(codec.layout, config.clients, config.cohort_size)
     if floats:
         logger.info("%s remembers at most %.1f MB on the server", method.name, floats * 4 / 1e6)
     return STRATEGIES[config.method](

@@ -7,7 +7,6 @@ previous one; a torn or foreign file is refused by its CRC or its description.
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -34,20 +33,27 @@ def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) 
         state: what to write.
         fingerprint: digest of the run config; a checkpoint is only good for the same run.
         keep: how many checkpoints stay.
+
+    Raises:
+        CheckpointError: the state holds what a checkpoint cannot, or the disk refuses it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, NDArray[Any]] = {}
     tree = _describe(state, arrays)
     head = json.dumps({"format": FORMAT, "fingerprint": fingerprint, "state": tree})
     path = folder / f"round-{state.round:06d}.ckpt"
     partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, head=np.frombuffer(head.encode(), np.uint8), **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    for old in sorted(folder.glob(PATTERN))[:-keep]:
-        old.unlink()
+    packed = np.frombuffer(head.encode(), np.uint8)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, head=packed, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        for old in sorted(folder.glob(PATTERN))[:-keep]:
+            old.unlink()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
     return path
 
 
@@ -57,12 +63,13 @@ def load_newest(
     """Return the newest checkpoint that can be read, and a warning for each that cannot.
 
     Raises:
-        CheckpointError: a readable checkpoint belongs to another run config.
+        CheckpointError: a readable checkpoint belongs to another run config or another model.
     """
     warnings: list[str] = []
     for path in sorted(folder.glob(PATTERN), reverse=True):
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            # np.load would not close a torn file that it opened itself
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 head = json.loads(bytes(arrays["head"]))
                 if head["format"] != FORMAT:
                     raise CheckpointError(f"format {head['format']} instead of {FORMAT}")
@@ -73,11 +80,12 @@ def load_newest(
                         "another name, or the config it was started with"
                     )
                 template = ServerState.first(layout, np.zeros(layout.size, np.float32), {}, method)
-                return _restore(ServerState, head["state"], arrays, template.method), warnings
+                state = _restore(ServerState, head["state"], arrays, template.method)
+            _refuse_other_model(path, state, layout)
+            return state, warnings
         except _OtherRunError:
             raise
-        except (CheckpointError, OSError, ValueError, KeyError, TypeError, EOFError,
-                zipfile.BadZipFile) as error:  # fmt: skip
+        except Exception as error:  # a damaged archive trips its readers in many ways
             warnings.append(f"{path} cannot be read ({error}); going back to the one before it")
     return None, warnings
 
@@ -86,12 +94,24 @@ class _OtherRunError(CheckpointError):
     """The checkpoint is sound but belongs to another run."""
 
 
+def _refuse_other_model(path: Path, state: ServerState[Any], layout: Layout) -> None:
+    held = {name: (b.shape, b.dtype.name) for name, b in state.buffers.items()}
+    if state.weights.shape != (layout.size,) or held != {
+        tensor.name: (tensor.shape, tensor.dtype) for tensor in layout.buffers
+    }:
+        raise _OtherRunError(
+            f"{path} holds a model of {state.weights.size} weights and {len(held)} buffers, this "
+            f"run's has {layout.size} and {len(layout.buffers)}; have the data (the number of "
+            "classes, the size of the images) changed since?"
+        )
+
+
 def _describe(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Turn a state into JSON, moving its arrays into `arrays`."""
     if isinstance(value, np.ndarray):
         key = f"a{len(arrays)}"
         arrays[key] = value
-        return {"array": key}
+        return [key]  # the one kind of list
     if isinstance(value, Entry):
         return {"round": value.round, "vector": _describe(value.vector, arrays)}
     if is_dataclass(value) and not isinstance(value, type):
@@ -105,8 +125,8 @@ def _describe(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 def _restore(kind: Any, tree: Any, arrays: Mapping[str, Any], method_state: Any = None) -> Any:
     """Rebuild the value that `_describe` took apart, led by the type hints of its dataclass."""
-    if isinstance(tree, dict) and tree.keys() == {"array"}:
-        return arrays[tree["array"]]
+    if isinstance(tree, list):
+        return arrays[tree[0]]
     if kind is ClientVectors:
         return ClientVectors(
             {

@@ -31,10 +31,6 @@ class Roster:
         """All client ids, sorted."""
         return list(self.nodes)
 
-    def client_of(self, node: int) -> ClientId:
-        """Return the client on a node."""
-        return next((c for c, n in self.nodes.items() if n == node), f"node {node}")
-
     @classmethod
     def of(cls, nodes: Mapping[ClientId, int]) -> "Roster":
         """Sort the clients."""
@@ -42,8 +38,11 @@ class Roster:
 
 
 def by_name(grid: Grid) -> Roster:
-    """Name clients without asking them: the registered name, else the node's id."""
-    return Roster.of({node.name or str(node.node_id): node.node_id for node in grid.get_nodes()})
+    """Name clients without asking them: the registered name where it is one node's, else its id."""
+    nodes = list(grid.get_nodes())
+    count = Counter(node.name for node in nodes)
+    named = {n.name if n.name and count[n.name] == 1 else str(n.node_id): n.node_id for n in nodes}
+    return Roster.of(named)
 
 
 def wait_for_nodes(

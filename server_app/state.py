@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import AggregationError
 from common.layout import Layout
 from common.methods import Method
 from common.types import Buffers, Cohort, Step, Vector
@@ -40,10 +41,20 @@ class ServerState(Generic[S]):
 def next_state(
     state: ServerState[S], cohort: Cohort, method: Method[S], server_lr: float
 ) -> tuple[ServerState[S], Step[S]]:
-    """Return the state after the cohort's round, and the step that led there. Pure."""
+    """Return the state after the cohort's round, and the step that led there. Pure.
+
+    Raises:
+        AggregationError: the method cannot form a step, or the step leaves the range of the dtype.
+    """
     step = method.aggregate(cohort, state.method)
-    scaled = step.direction if server_lr == 1 else step.direction * np.float32(server_lr)
-    weights = state.weights - scaled
+    with np.errstate(over="ignore", invalid="ignore"):
+        rate = step.direction.dtype.type(server_lr)
+        weights = state.weights - (step.direction if server_lr == 1 else step.direction * rate)
+    if not np.isfinite(weights).all():
+        raise AggregationError(
+            f"the step of round {cohort.round} makes weights that are not finite "
+            f"{weights.dtype} numbers; lower server.lr or train.lr"
+        )
     buffers = {name: average_buffer(cohort, name) for name in state.buffers}
     return ServerState(cohort.round, weights, buffers, step.state), step
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -47,7 +48,8 @@ from server_app.state import ServerState, next_state
 
 logger = logging.getLogger("flwr")
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-ACCURACY = "accuracy"  # what ordinary clients report instead of a count
+ACCURACY = ("accuracy", "eval_acc")  # what ordinary clients report instead of a count
+NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class MethodStrategy(Strategy):
         bytes_up: dict[ClientId, int] = {}
         for reply in sorted(replies, key=lambda message: message.metadata.src_node_id):
             client = asked.clients.get(reply.metadata.src_node_id)
-            if client is None:
+            if client is None or client in bytes_up:
                 continue
             try:
                 update = self._update_of(reply, client, state, server_round)
@@ -194,10 +196,15 @@ class MethodStrategy(Strategy):
                 continue
             finally:
                 bytes_up[client] = payload_bytes(reply.content) if reply.has_content() else 0
+            if odd := [k for k, v in read_metrics(reply.content).items() if not isfinite(v)]:
+                logger.warning(
+                    "round %d: client %s reports no finite %s", server_round, client, odd
+                )
             updates.append(update)
             contents.append(reply.content)
-        for client in set(asked.clients.values()) - bytes_up.keys():
-            dropped[client] = "no reply within the round's deadline"
+        for client in asked.clients.values():
+            if client not in bytes_up:
+                dropped[client] = "no reply within the round's deadline"
         for client, reason in dropped.items():
             logger.warning("round %d: client %s dropped: %s", server_round, client, reason)
 
@@ -252,7 +259,10 @@ class MethodStrategy(Strategy):
         reply = self._reply_of(message, server_round)
         if reply.client not in ("", client):
             raise AggregationError(f'the reply says it is from client "{reply.client}"')
-        delta: Vector = state.weights - reply.weights
+        with np.errstate(over="ignore"):
+            delta: Vector = state.weights - reply.weights
+        if not np.isfinite(delta).all():
+            raise AggregationError("its weights are too far from the model for float32 numbers")
         return ClientUpdate(
             client=client,
             examples=reply.examples,
@@ -311,28 +321,33 @@ class MethodStrategy(Strategy):
         """Collect every client's counts; undefined values are absent, not 0 and not NaN."""
         absent = dict.fromkeys(self._asked.clients.values(), "no reply within the deadline")
         scores: dict[ClientId, ClientScore] = {}
-        contents: dict[ClientId, RecordDict] = {}
+        told: dict[ClientId, tuple[RecordDict, int]] = {}
         for reply in replies:
             client = self._asked.clients.get(reply.metadata.src_node_id)
-            if client is None:
+            if client is None or client in told:
                 continue
             try:
-                scores[client] = _score_of(reply, self.options.weighted_by_key)
-                contents[client] = reply.content
-                del absent[client]
+                examples = _examples_of(reply, self.options.weighted_by_key)
+                score = _score_of(read_metrics(reply.content), examples)
             except FedError as error:
                 absent[client] = str(error)
+                continue
+            told[client] = reply.content, examples
+            if score is None:
+                absent[client] = NO_COUNT
+            else:
+                scores[client] = score
+                del absent[client]
         if not self._asked.clients:
             return None
-        ordered = [client for client in self._asked.clients.values() if client in scores]
-        evaluation = Evaluation.of({client: scores[client] for client in ordered}, absent)
+        asked = self._asked.clients.values()
+        ordered = {client: scores[client] for client in asked if client in scores}
         if self.record is not None:
-            self.record = replace(self.record, evaluation=evaluation)
-        useful = [client for client in ordered if scores[client].examples]
-        weights = [scores[client].examples for client in useful]
+            self.record = replace(self.record, evaluation=Evaluation.of(ordered, absent))
+        useful = [told[client] for client in asked if client in told and told[client][1]]
         return _mean_of(
-            [contents[client] for client in useful],
-            weights,
+            [content for content, _ in useful],
+            [examples for _, examples in useful],
             self.options.weighted_by_key,
             self.evaluate_metrics_aggr_fn,
         )
@@ -442,6 +457,10 @@ class MethodStrategy(Strategy):
 
     def _content(self, arrays: ArrayRecord, config: ConfigRecord, order: Order) -> RecordDict:
         own = ConfigRecord({**order.config(), **config, ROUND: order.round})
+        if self.local_lr:
+            own[LR] = order.lr
+        elif LR not in config:  # an ordinary client knows its own, and must not find another here
+            del own[LR]
         options = self.options
         return RecordDict({options.arrayrecord_key: arrays, options.configrecord_key: own})
 
@@ -465,24 +484,29 @@ class _Clock:
         self._last = now
 
 
-def _score_of(reply: Message, weight_key: str) -> ClientScore:
-    """Read one client's counts; ordinary clients' "accuracy" is turned into a count."""
+def _examples_of(reply: Message, weight_key: str) -> int:
+    """Read on how many examples a client evaluated."""
     if reply.has_error():
         raise AggregationError(reason_of(reply.error))
-    metrics = read_metrics(reply.content)
-    examples = metrics.get(weight_key)
+    examples = read_metrics(reply.content).get(weight_key)
     if examples is None or not isfinite(examples) or examples < 0:
         raise AggregationError(f'no number "{weight_key}" of at least 0 in the reply\'s metrics')
+    return int(examples)
+
+
+def _score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
+    """Read one client's counts; ordinary clients' accuracy is turned into one, if they tell it."""
     correct = metrics.get(CORRECT)
-    if correct is None and isfinite(metrics.get(ACCURACY, float("nan"))):
-        correct = round(metrics[ACCURACY] * examples)
+    shares = [metrics[key] for key in ACCURACY if isfinite(metrics.get(key, float("nan")))]
+    if correct is None and shares:
+        correct = round(shares[0] * examples)
     if correct is None and examples:
-        raise AggregationError(f'neither "{CORRECT}" nor "{ACCURACY}" in the reply\'s metrics')
+        return None
     correct = correct or 0
     if not 0 <= correct <= examples:
         raise AggregationError(f"{correct} correct answers of {examples} are impossible")
     loss_sum = metrics.get(LOSS_SUM)
-    return ClientScore(int(examples), int(correct), None if loss_sum is None else float(loss_sum))
+    return ClientScore(examples, int(correct), None if loss_sum is None else float(loss_sum))
 
 
 def _mean_of(

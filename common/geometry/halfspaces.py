@@ -39,10 +39,9 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
 }
 LARGEST = 1e150  # number that may come in: its square still exists
 TURNS = 20  # constraints let in, per constraint, before the active-set method gives up
-BLOCKING = 1e-12  # a multiplier that falls more slowly than this stands still
 ROUNDING = 1e-14  # of a dot product of unit vectors in float64, with room
-MET = 1e-10  # how well, relative to its size, a proposal must meet z = F mu
-LOOSE = 1e-6  # a violation above this, relative to the answer's size, is not called feasible
+FAINT = 10  # blurs that the floors of a conflict must exceed to count
+LOOSE = 1000  # blurs that the worst violation must exceed where only a faint conflict is left
 INDEFINITE = 1e-6  # how far below zero, per row, an eigenvalue of a unit Gram matrix may be
 
 
@@ -104,13 +103,12 @@ class _Program:
     """F [k, m] with columns of length 1 or 0, and b [m] <= 1: the problem in its own size.
 
     A combination of columns with weights that add up to 1 may be zero if it is shorter than
-    `blur`. A conflict also counts if it keeps every solution beyond `reach`.
+    `blur`.
     """
 
     factor: Matrix
     gaps: Vector
     blur: float
-    reach: float
 
     def lack(self, push: Vector) -> Vector:
         """Return what each constraint [m] lacks at z [k], beyond rounding."""
@@ -172,7 +170,7 @@ def project_onto_halfspaces(
     gaps = levels - units @ target
     size = float(max(np.linalg.norm(target), gaps.max(initial=0.0)))
     basis, factor = np.linalg.qr(units.T)
-    program = _Program(factor, gaps / (size or 1.0), blur=10 * ROUNDING, reach=1e10)
+    program = _Program(factor, gaps / (size or 1.0), blur=10 * ROUNDING)
     answer = _decided(program, floors, lengths, solver)
 
     point = target + size * (basis @ answer.push) if answer.multipliers.any() else target
@@ -192,8 +190,8 @@ def least_multipliers(
 
     A Gram matrix knows lengths only down to the root of its own rounding. Rows are therefore
     called in conflict if weights that add up to 1 bring the unit rows to within 1e-7 of zero
-    (which is also what is left of an exact conflict after the rows were rounded to float32), or if
-    all solutions are a million times farther away than the farthest single half-space.
+    (which is also what is left of an exact conflict after the rows were rounded to float32) while
+    they ask for more than a millionth of the larger of target and largest gap.
 
     Args:
         gram: inner products [m, m] in float64; rows of any length, zeros included.
@@ -213,7 +211,7 @@ def least_multipliers(
     unit_gaps = _per_length("gaps", gaps, lengths)
     size = float(max(target_length, unit_gaps.max(initial=0.0)))
     blur = max(1e-7, np.sqrt(cut))
-    program = _Program(factor, unit_gaps / (size or 1.0), blur=blur, reach=1e6)
+    program = _Program(factor, unit_gaps / (size or 1.0), blur=blur)
     answer = _decided(program, gaps, lengths, solver)
 
     slack = unit @ (size * answer.multipliers) - unit_gaps
@@ -240,30 +238,34 @@ def _decided(program: _Program, floors: Vector, lengths: Vector, solver: str) ->
 
 def _by_solver(program: _Program, solver: str) -> _Answer | None:
     """Let a QP solver say which constraints are tight; None if its word is not good enough."""
-    from qpsolvers import Problem, solve_problem  # here, so that clients need not load them
-    from scipy.sparse import csc_matrix
+    from qpsolvers import Problem, solve_problem  # here, so that clients need not load it
 
     m = program.gaps.size
     gram = program.factor.T @ program.factor
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            problem = Problem(csc_matrix(gram), -program.gaps, lb=np.zeros(m))
+            problem = Problem(gram, -program.gaps, lb=np.zeros(m))
             found = solve_problem(problem, solver, **SETTINGS.get(solver, {})).x
-        if found is None:
-            return None
-        tight = np.flatnonzero(found > np.abs(gram @ found - program.gaps)).tolist()
-        push, held = _hold(program, tight)
     except Exception:  # whatever a foreign solver trips over, the exact method decides
         return None
-    size = float(np.linalg.norm(push))
-    drift = np.linalg.norm(program.factor[:, tight] @ held - push)
-    near = size <= program.reach and drift <= MET * (1.0 + size)  # not so for NaN
-    if not (near and (held >= 0).all() and (program.lack(push) <= 0).all()):
+    if found is None or not (np.abs(found) <= LARGEST).all():
+        return None
+    tight = np.flatnonzero(found > np.abs(gram @ found - program.gaps)).tolist()
+    if not _independent(program, tight):
+        return None
+    push, held = _hold(program, tight)
+    if (held < 0).any() or (program.lack(push) > 0).any():
         return None
     multipliers = np.zeros(m)
     multipliers[tight] = held
     return _Answer(push, multipliers, solver, True, np.zeros(m))
+
+
+def _independent(program: _Program, rows: list[int]) -> bool:
+    """Say whether no combination of some rows comes near enough to zero to be a conflict."""
+    spread = np.linalg.svd(program.factor[:, rows], compute_uv=False)
+    return len(spread) == len(rows) and bool(spread.min(initial=1.0) > program.blur * len(rows))
 
 
 def _by_active_set(program: _Program) -> _Answer:
@@ -281,10 +283,11 @@ def _by_active_set(program: _Program) -> _Answer:
         state, conflict = _let_in(program, state, worst)
         if conflict is not None:
             answer, barred[worst] = replace(answer, conflict=conflict), True
-            if conflict @ program.gaps > 10 * program.blur:
+            if conflict @ program.gaps > FAINT * program.blur:
                 return answer
 
-    if (program.lack(state.push) > LOOSE * (1.0 + np.linalg.norm(state.push))).any():
+    loose = LOOSE * program.blur * (1.0 + np.linalg.norm(state.push))
+    if (program.lack(state.push) > loose).any():
         return answer
     multipliers = np.zeros(m)
     multipliers[list(state.rows)] = state.held
@@ -298,23 +301,22 @@ def _let_in(program: _Program, state: _Tight, new: int) -> tuple[_Tight, Vector 
     while True:
         basis, triangle = np.linalg.qr(program.factor[:, rows])
         rest = column - basis @ (basis.T @ column)
-        rest -= basis @ (basis.T @ rest)  # twice is enough to be orthogonal to rounding
         ratios = np.linalg.solve(triangle, basis.T @ column)
         length, total = float(np.linalg.norm(rest)), 1.0 + float(np.abs(ratios).sum())
         lack = float(program.gaps[new] - column @ push)
 
         stops = np.full(len(rows), np.inf)
-        np.divide(held, ratios, out=stops, where=ratios > BLOCKING)
+        np.divide(held, ratios, out=stops, where=ratios > program.blur)
         first = int(stops.argmin()) if rows else -1
         stop = float(stops[first]) if rows else np.inf
-        if stop == np.inf and length <= max(program.blur * total, lack / program.reach):
+        if stop == np.inf and length <= program.blur * total:
             against = np.zeros(program.gaps.size)
             against[[*rows, new]] = [*np.maximum(-ratios, 0.0), 1.0]
             return state, against / against.sum()
         reached = lack / length**2 if length > ROUNDING * total else np.inf
         if reached <= stop:
             return _settled(program, [*rows, new]), None
-        push, held = push + stop * rest, np.maximum(held - stop * ratios, 0.0)
+        push, held = push + stop * rest, held - stop * ratios
         rows, held = rows[:first] + rows[first + 1 :], np.delete(held, first)
 
 
@@ -328,11 +330,7 @@ def _settled(program: _Program, rows: list[int]) -> _Tight:
 
 
 def _hold(program: _Program, rows: Sequence[int]) -> tuple[Vector, Vector]:
-    """Return the shortest z [k] that meets the constraints `rows` exactly, and their multipliers.
-
-    Raises:
-        LinAlgError: the rows are linearly dependent to the last bit.
-    """
+    """Return the shortest z [k] that meets independent constraints exactly, and their multipliers."""
     index = list(rows)
     basis, triangle = np.linalg.qr(program.factor[:, index])
     inside = np.linalg.solve(triangle.T, program.gaps[index])

@@ -74,11 +74,11 @@ class Method(Settings, Generic[S]):
         """Turn a round's accepted replies into a step and the next state. Pure."""
         raise NotImplementedError
 
-    def memory(self, size: int, clients: int, cohort: int) -> int:
+    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the most floats that the state can hold between rounds.
 
         Args:
-            size: d.
+            layout: the model's layout, with d floats.
             clients: N.
             cohort: clients of a round, m.
         """

@@ -92,6 +92,10 @@ class FedPCD(Method[History]):
         """Return an empty history."""
         return History()
 
+    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return d floats for every client that H + 1 rounds can hold."""
+        return layout.size * min(clients, cohort * (self.history + 1))
+
     def aggregate(self, cohort: Cohort, state: History) -> Step[History]:
         """Bend the cohort's mean; remember the cohort."""
         present = [update.client for update in cohort.updates]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from common.errors import WireError
 from common.layout import Block, Layout
 from common.methods.base import LocalRule, Method
 from common.store import ClientVectors
@@ -64,8 +65,18 @@ class VariateMethod(Method[Variates]):
         return {SHIFT: state.mean if own is None else state.mean - own}
 
     def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
-        """Take the steps w <- w - lr (g - c_i + c) on the block."""
-        return LocalRule(shift=brief.get(SHIFT), block=self.corrected(layout))
+        """Take the steps w <- w - lr (g - c_i + c) on the block.
+
+        Raises:
+            WireError: what the server sent does not fit this client's block.
+        """
+        shift, block = brief.get(SHIFT), self.corrected(layout)
+        if (sent := 0 if shift is None else shift.size) != block.size:
+            raise WireError(
+                f"{self.name} corrects {block.size} coordinates on this client, the server sent "
+                f"{sent}; both sides must run the same config"
+            )
+        return LocalRule(shift=shift, block=block)
 
     def reply(
         self, brief: Mapping[str, Vector], layout: Layout, delta: Vector, lr_sum: float
@@ -96,6 +107,10 @@ class VariateMethod(Method[Variates]):
         report = {"variates": len(next_state.own), "length_c": float(np.linalg.norm(total))}
         report["length_c"] /= cohort.clients
         return Step(direction, next_state, report)
+
+    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return v floats for every client and twice that for the float64 sum."""
+        return self.corrected(layout).size * (clients + 2)
 
     def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""

@@ -1,11 +1,17 @@
 """What an engine is: it starts a run and can be asked and told about it."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+
 from common.config import RunConfig
 
+logger = logging.getLogger("flwr")
 LOG = "engine.log"  # in the run's folder: what Flower and Ray say
 
 
@@ -36,3 +42,14 @@ class Job(Protocol):
 
 
 Engine = Callable[[RunConfig, Resources], Job]
+
+
+def answer(app: ClientApp, message: Message, context: Context) -> Message:
+    """Return a client's reply; what it raises goes into the log, and into the reply in short."""
+    try:
+        return app(message, context)
+    except Exception as error:  # as Flower does: a client's failure is a reply
+        logger.exception("client %s raised an error", context.node_config.get("partition-id"))
+        reason = f"{type(error).__name__}: {error}"
+        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        return Message(Error(code, reason), reply_to=message)

@@ -18,14 +18,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from common.config import RunConfig
-from deploy.engines.base import LOG, Resources
+from deploy.engines.base import LOG, Resources, answer
 from server_app.app import run
 
 FIRST_NODE = 1001  # node ids are not partition ids; here as elsewhere
-
-
-class Stopped(Exception):  # noqa: N818 - not an error
-    """The run was told to stop."""
 
 
 class InlineGrid(Grid):
@@ -93,7 +89,7 @@ class InlineGrid(Grid):
         for reply in self._pool.map(self._answer, known):
             self._replies[reply.metadata.reply_to_message_id] = reply
         if self.stop.is_set():
-            raise Stopped("stopped by the user")
+            raise KeyboardInterrupt("stopped by the user")
         return [message.metadata.message_id for message in known]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -113,12 +109,7 @@ class InlineGrid(Grid):
     def _answer(self, message: Message) -> Message:
         if self.stop.is_set():
             return Message(Error(ErrorCode.NODE_UNAVAILABLE, "stopping"), reply_to=message)
-        try:
-            return self.client_app(message, self._contexts[message.metadata.dst_node_id])
-        except Exception as error:  # as Flower's engines do: a client's failure is a reply
-            reason = f"{type(error).__name__}: {error}"
-            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, reason), reply_to=message)
+        return answer(self.client_app, message, self._contexts[message.metadata.dst_node_id])
 
 
 @contextmanager
@@ -149,7 +140,7 @@ class InlineJob:
         try:
             with logging_to(Path(config.out) / config.name / LOG):
                 run(self._grid, config)
-        except Stopped:
+        except KeyboardInterrupt:  # from push_messages: signals reach the main thread alone
             pass
         except Exception as error:  # told by whoever started the job
             self._error = f"{type(error).__name__}: {error}"

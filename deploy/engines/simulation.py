@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,57 +21,80 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
+from rich.text import Text
 
 from common.config import RunConfig, parse
-from deploy.engines.base import LOG, Resources
+from common.data.sources import data_root
+from deploy.engines.base import LOG, Resources, answer
 from deploy.environment import QUIET
 
 MARK = "FEDKEEL_JOB"  # in the environment of everything that a job starts
 GRACE_SECONDS = 5.0
+LONGEST_TEMP = 22  # bytes; Ray adds 80 and more for its sockets, which may have 103 on some systems
 
 
-class ConfiguredClientApp(ClientApp):
-    """A ClientApp that gives its clients the run config, which the bare engine does not."""
+class SimulatedClientApp(ClientApp):
+    """A ClientApp with what the bare engine does not give its clients.
 
-    def __init__(self, app: ClientApp, run_config: Mapping[str, Any]) -> None:
+    That is the run config, and a second chance for messages that were only handed to a worker
+    which died on another one: Ray repeats whatever the dead worker had not answered.
+
+    Args:
+        app: the app that clients run.
+        run_config: what they find in their context.
+        begun: a folder that notes which messages are being worked on.
+    """
+
+    def __init__(self, app: ClientApp, run_config: Mapping[str, Any], begun: Path) -> None:
         super().__init__()
-        self.app, self.run_config = app, dict(run_config)
+        self.app, self.run_config, self.begun = app, dict(run_config), begun
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Run the app with the run config in the context."""
+        """Run the app, unless the last worker that did died of it."""
         # A new Context: the engine refuses to get its own back with another config.
         own = Context(
             context.run_id, context.node_id, context.node_config, context.state, self.run_config
         )
-        return self.app(message, own)
+        note = self.begun / message.metadata.message_id
+        try:
+            note.touch(exist_ok=False)
+        except FileExistsError:
+            error = Error(ErrorCode.CLIENT_APP_CRASHED, "its worker died unexpectedly")
+            return Message(error, reply_to=message)
+        try:
+            return answer(self.app, message, own)
+        finally:
+            note.unlink()
 
 
 class SimulationJob:
     """A run in a child process, which starts Ray and its workers."""
 
     def __init__(self, config: RunConfig, resources: Resources) -> None:
-        # Ray makes sockets below this folder, whose paths must stay short.
-        self.home = Path(tempfile.mkdtemp(prefix="fk-"))
+        self.home = Path(tempfile.mkdtemp(prefix="fk-", dir=short_temp()))
         order = self.home / "order.json"
         order.write_text(json.dumps({"config": config.to_flat(), "resources": vars(resources)}))
         self.log = Path(config.out) / config.name / LOG
-        self.log.parent.mkdir(parents=True, exist_ok=True)
         self.mark = f"{os.getpid()}-{self.home.name}"
         path = [entry for entry in sys.path if entry]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "deploy.engines.simulation", str(order)],
+                # Not with -m: Ray's workers could then not import what this file defines.
+                [sys.executable, "-c", f"from {__name__} import main; main()", str(order)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches the parent, which ends the job in order
+                cwd=self.home,  # Ray lets workers import from here first: not what the user has
                 env={
                     **os.environ,
                     **QUIET,
                     MARK: self.mark,
+                    "FEDKEEL_DATA": str(data_root(None).absolute()),
                     "FLWR_HOME": str(self.home / "flwr"),
                     "RAY_TMPDIR": str(self.home),
                     "PYTHONPATH": os.pathsep.join(path),
@@ -83,89 +105,117 @@ class SimulationJob:
         """Whether the child runs; cleans up when it does not."""
         if self.process.poll() is None:
             return True
-        self.stop()
+        self._clean_up(GRACE_SECONDS)
         return False
 
     def stop(self) -> None:
-        """End the child, Ray, and every worker; remove their temporary files."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        left = marked(self.mark)
-        _, alive = psutil.wait_procs(left, timeout=GRACE_SECONDS)
-        while alive:
-            for process in alive:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(alive, timeout=GRACE_SECONDS)
-            alive = marked(self.mark)  # whatever was being born meanwhile
+        """Kill the child, Ray, and every worker; remove their temporary files.
+
+        Nothing is asked to end by itself: a server that sees its workers go would record that as
+        a round in which they failed. What is on disk is good at any moment.
+        """
+        self._clean_up(0)
+
+    def _clean_up(self, grace: float) -> None:
+        end_marked(self.mark, grace)
         self.process.wait()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def why_it_ended(self) -> str:
         """Return the exit code and the last line of the log that says something."""
+        code = self.process.returncode
+        how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         last = next((line for line in reversed(lines) if line.strip()), "nothing was logged")
-        return f"the engine ended with code {self.process.returncode} ({last}); see {self.log}"
+        return f"the engine {how} ({Text.from_ansi(last).plain}); see {self.log}"
+
+
+def short_temp() -> str:
+    """Return the folder for temporary files, or /tmp where its path is too long for sockets."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_TEMP else "/tmp"
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Return the live processes that a job started, wherever they hang in the process tree."""
+    """Return the other live processes of a job, wherever they hang in the process tree."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
+            if (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.environ().get(MARK) == mark
+            ):
                 found.append(process)
     return found
 
 
-def _end_with_parent(parent: int) -> None:
+def end_marked(mark: str, grace: float) -> None:
+    """Give a job's processes `grace` seconds to end, then kill them and what is born meanwhile."""
+    deadline = time.monotonic() + grace
+    while alive := marked(mark):
+        if time.monotonic() >= deadline:
+            for process in alive:
+                with suppress(psutil.Error):
+                    process.kill()
+        time.sleep(0.1)
+
+
+def _end_with_parent() -> None:
     """End this process and its children when the command that started it is gone."""
-    while os.getppid() == parent:
+    mark = os.environ[MARK]
+    while os.getppid() == int(mark.partition("-")[0]):
         time.sleep(1)
-    for process in marked(os.environ[MARK]):
-        if process.pid != os.getpid():
-            with suppress(psutil.Error):
-                process.kill()
+    end_marked(mark, 0)
     shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)
     os._exit(1)
 
 
-def main(order: Path) -> None:
+def main() -> None:
     """Run what the order file says; the body of the child process."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from client_app.app import app
+
+    said = json.loads(Path(sys.argv[1]).read_text())
+    home = Path(sys.argv[1]).parent
+    simulate(parse(said["config"]), Resources(**said["resources"]), app, home)
+
+
+def simulate(config: RunConfig, resources: Resources, app: ClientApp, home: Path) -> None:
+    """Run a federation of these clients in Flower's simulation engine, in this process.
+
+    Args:
+        config: the run.
+        resources: what it may use.
+        app: the app that clients run.
+        home: folder for temporary files.
+    """
     from flwr.simulation import run_simulation
 
-    from client_app.app import app as client_app
     from server_app.app import run
 
-    said = json.loads(order.read_text())
-    config, resources = parse(said["config"]), Resources(**said["resources"])
     server_app = ServerApp()
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
         run(grid, config)
 
+    begun = home / "begun"
+    begun.mkdir()
     logging.getLogger("flwr").setLevel(logging.INFO)
     run_simulation(
         server_app,
-        ConfiguredClientApp(client_app, config.to_flat()),
+        SimulatedClientApp(app, config.to_flat(), begun),
         num_supernodes=config.clients,
         backend_config={
-            # A worker that dies is started again: without, Flower would keep handing messages
-            # to the dead one. (Keys beside num_cpus and num_gpus go to Ray as they are.)
+            # A worker that dies is started again, and messages wait for it: without, Flower would
+            # keep handing them to the dead one. (Ray gets all these keys as they are.)
             "client_resources": {
                 "num_cpus": 1,
                 "num_gpus": resources.client_gpus,
                 "max_restarts": -1,
+                "max_task_retries": 1,
             },
             "init_args": {"num_cpus": resources.workers},
         },
     )
-
-
-if __name__ == "__main__":
-    # Under its own name, so that Ray's workers can import what is defined here.
-    from deploy.engines.simulation import main as work
-
-    work(Path(sys.argv[1]))

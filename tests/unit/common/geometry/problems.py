@@ -136,6 +136,14 @@ def cone(rng: Rng, m: int, d: int) -> Problem:
     return Problem(gaussian(rng, 1, rows.shape[1])[0], rows, np.zeros(m))
 
 
+def degenerate(rng: Rng, m: int, d: int) -> Problem:
+    """Many rows are tight at the answer, and most of those have a multiplier of zero."""
+    rows, target = gaussian(rng, m, d), rng.normal(size=d)
+    pulls = np.where(rng.random(m) < 0.3, rng.exponential(size=m), 0.0)
+    margins = np.where((pulls > 0) | (rng.random(m) < 0.7), 0.0, rng.exponential(size=m))
+    return Problem(target, rows, rows @ (target + pulls @ rows) - margins)
+
+
 def zero_in_the_hull(rng: Rng, m: int, d: int) -> Problem:
     """A positive combination of some rows is zero, and every floor is tau > 0."""
     m = max(m, 2)
@@ -149,7 +157,7 @@ def gap_between_opposed(rng: Rng, m: int, d: int) -> Problem:
     """Two opposed rows of which one asks for more than the other allows."""
     problem = boundary(rng, max(m, 2), d)
     problem.normals[1] = -problem.normals[0]
-    problem.floors[1] = rng.choice([1e-3, 1.0]) - problem.floors[0]
+    problem.floors[1] = rng.choice([0.01, 1.0]) - problem.floors[0]
     return Problem(problem.target, problem.normals, problem.floors, feasible=False)
 
 
@@ -174,6 +182,7 @@ FAMILIES: dict[str, Family] = {
         zero_rows,
         crowd,
         cone,
+        degenerate,
         zero_in_the_hull,
         gap_between_opposed,
         zero_row_that_asks,

@@ -64,15 +64,35 @@ def test_nearly_opposed_rows_are_solved_to_what_a_gram_matrix_knows() -> None:
         assert np.linalg.norm(point - expected.point) <= 1e-4 * problem.size(expected.point)
 
 
-def test_three_float32_clients_that_cancel_are_infeasible() -> None:
+def cancelling(seed: int) -> tuple[Matrix, Vector]:
+    """Return float32 rows of which a positive sum is zero, bar rounding, and their unit mean."""
+    rng = np.random.default_rng(seed)
+    some = rng.normal(size=(int(rng.integers(1, 20)), 1000))
+    others = rng.normal(size=(int(rng.integers(0, 20)), 1000))
+    against = -rng.uniform(0.05, 1.0, size=len(some)) @ some
+    rows = np.vstack([some, against, others]).astype(np.float32).astype(np.float64)
+    rows = rng.permutation(rows / np.linalg.norm(rows, axis=1)[:, None])
+    mean = rng.dirichlet(np.ones(len(rows))) @ rows
+    return rows, mean / np.linalg.norm(mean)
+
+
+@pytest.mark.parametrize("solver", ["osqp", "exact"])
+@pytest.mark.parametrize("tau", [0.005, 0.02, 1.0])
+def test_float32_clients_that_cancel_are_infeasible(tau: float, solver: str) -> None:
     """Rounding to float32 leaves 1e-8 of a sum that is zero; no step may be taken along it."""
-    for seed in range(20):
-        two = np.random.default_rng(seed).normal(size=(2, 1000))
-        rows = np.array([*two, -two.sum(axis=0)], dtype=np.float32).astype(np.float64)
-        rows /= np.linalg.norm(rows, axis=1)[:, None]
-        answer = least_multipliers(rows @ rows.T, np.full(3, 0.02))
+    for seed in range(30):
+        rows, mean = cancelling(seed)
+        answer = least_multipliers(rows @ rows.T, tau - rows @ mean, solver=solver)
         assert not answer.feasible
-        assert answer.conflict.min() > 0
+        assert np.linalg.norm(answer.conflict @ rows) <= 1e-7
+
+
+def test_float32_clients_that_cancel_are_feasible_at_tau_zero() -> None:
+    for seed in range(120):
+        rows, mean = cancelling(seed)
+        answer = least_multipliers(rows @ rows.T, -rows @ mean)
+        assert answer.feasible
+        assert answer.residuals.primal <= 1e-6
 
 
 def test_flb_17_multipliers_are_never_negative_and_always_exact() -> None:

@@ -1,0 +1,345 @@
+"""What tests are built from: layouts, cohorts, toy problems, and clients behind real messages."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp.grid.grid import NodeInfo
+from numpy.testing import assert_array_equal
+
+from common.data import Dataset
+from common.layout import Layout, Tensor
+from common.methods import Method
+from common.rng import stream
+from common.types import ClientUpdate, Cohort, Vector
+from common.wire import ARRAYS, CORRECT, EXAMPLES, LOSS, METRICS, FlatCodec, Order, TrainReply
+from server_app.cohort import choose
+from server_app.roster import Roster
+from server_app.state import ServerState, next_state
+from server_app.strategy import MethodStrategy, Options
+
+LR = 0.1
+FIRST_NODE = 1001
+
+
+# ---------------------------------------------------------------- values
+
+
+def layout_of_size(size: int, buffers: tuple[Tensor, ...] = ()) -> Layout:
+    """A model of `size` weights, about a third of them (at least one) in its classifier."""
+    head = max(1, size // 3)
+    body = (Tensor("features.weight", (size - head,)),) if size > head else ()
+    return Layout((*body, Tensor("classifier.weight", (head,))), buffers)
+
+
+def compass(*degrees: float) -> Vector:
+    """Unit vectors at these angles [m, 2]."""
+    angles = np.deg2rad(degrees)
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def cohort_of(
+    deltas: Any,
+    examples: Sequence[int] | None = None,
+    *,
+    round: int = 1,  # noqa: A002
+    names: Sequence[str] | None = None,
+    clients: int = 10,
+    lr: float = LR,
+    **more: Any,
+) -> Cohort:
+    """Clients "1", "2", ... (or `names`) with these displacements [m, d]."""
+    rows = np.asarray(deltas)
+    names = names or [str(k + 1) for k in range(len(rows))]
+    sizes = examples or [1] * len(rows)
+    return Cohort(
+        round,
+        lr,
+        clients,
+        tuple(
+            ClientUpdate(name, size, 1, lr, row, **more)
+            for name, size, row in zip(names, sizes, rows, strict=True)
+        ),
+    )
+
+
+def arrays_in(value: Any) -> Iterator[Vector]:
+    """Every array inside nested dataclasses, mappings and sequences, in order."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for item in fields(value):
+            yield from arrays_in(getattr(value, item.name))
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from arrays_in(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from arrays_in(part)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Both values are equal to the last bit, dtypes, shapes and the order of keys included."""
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        assert_array_equal(one, other, strict=True)
+    elif is_dataclass(one):
+        for item in fields(one):
+            assert_same(getattr(one, item.name), getattr(other, item.name))
+    elif isinstance(one, Mapping):
+        assert list(one) == list(other)
+        assert_same(list(one.values()), list(other.values()))
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    else:
+        assert one == other
+
+
+# ---------------------------------------------------------------- toy problems, pure
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """f(w) = 1/2 (w - a)^T diag(h) (w - a), with its exact gradient."""
+
+    a: Vector
+    h: Vector
+
+    def gradient(self, w: Vector) -> Vector:
+        return (self.h * (w - self.a)).astype(w.dtype)
+
+
+QUAD2 = {
+    "1": Quadratic(np.array([2.0, 0.0]), np.array([1.0, 2.0])),
+    "2": Quadratic(np.array([0.0, 4.0]), np.array([3.0, 1.0])),
+}
+
+
+def bowls(clients: int, size: int, seed: int = 0) -> dict[str, Quadratic]:
+    """Quadratics of `size` coordinates for the clients "0", "1", ..., each its own."""
+    rng = stream(seed, "bowls", clients, size)
+    shape = (clients, size)
+    centres, steep = rng.normal(size=shape), rng.uniform(0.5, 3.0, shape)
+    return {str(k): Quadratic(centres[k], steep[k]) for k in range(clients)}
+
+
+def local_steps(
+    method: Method[Any],
+    brief: Mapping[str, Vector],
+    layout: Layout,
+    start: Vector,
+    gradient: Callable[[Vector], Vector],
+    *,
+    lr: float = LR,
+    steps: int = 2,
+) -> tuple[Vector, Mapping[str, Vector]]:
+    """A client's half of a round in plain numpy: its weights and what it sends beside them."""
+    rule = method.rule(brief, layout)
+    w, velocity = start.copy(), np.zeros_like(start)
+    for _ in range(steps):
+        g = gradient(w) + start.dtype.type(rule.pull) * (w - start)
+        for span, part in rule.block.pieces(rule.shift) if rule.shift is not None else ():
+            g[span] += part
+        for span in rule.block.outside(layout.size).spans if rule.momentum else ():
+            velocity[span] = rule.momentum * velocity[span] + g[span]
+            g[span] = velocity[span]
+        w = w - start.dtype.type(lr) * g
+    return w, method.reply(brief, layout, start - w, lr * steps)
+
+
+def play(
+    method: Method[Any],
+    state: ServerState[Any],
+    layout: Layout,
+    problems: Mapping[str, Quadratic],
+    cohorts: Iterable[Sequence[str]],
+    *,
+    server_lr: float = 1.0,
+    examples: Callable[[str], int] = lambda client: 1,
+    lr: float = LR,
+    steps: int = 2,
+) -> list[ServerState[Any]]:
+    """Both halves of a method, round by round, without Flower; the state after each cohort."""
+    states = []
+    for cohort in cohorts:
+        updates = []
+        for client in cohort:
+            brief = {
+                name: vector.astype(state.weights.dtype)  # the wire's, in a real round
+                for name, vector in method.brief(state.method, client).items()
+            }
+            gradient = problems[client].gradient
+            weights, extras = local_steps(
+                method, brief, layout, state.weights, gradient, lr=lr, steps=steps
+            )
+            delta = state.weights - weights
+            updates.append(
+                ClientUpdate(client, examples(client), steps, lr * steps, delta, extras=extras)
+            )
+        whole = Cohort(state.round + 1, lr, len(problems), tuple(updates))
+        state, _ = next_state(state, whole, method, server_lr)
+        states.append(state)
+    return states
+
+
+def drawn(clients: int, size: int, rounds: int, seed: int = 3) -> list[list[str]]:
+    """Cohorts of `size` out of `clients`, for partial participation."""
+    names = [str(k) for k in range(clients)]
+    return [choose(names, size, seed=seed, round=number + 1) for number in range(rounds)]
+
+
+def begin(
+    method: Method[Any], layout: Layout, weights: Any, dtype: Any = np.float64
+) -> ServerState[Any]:
+    """The state before round 1."""
+    return ServerState.first(layout, np.asarray(weights, dtype), {}, method)
+
+
+# ---------------------------------------------------------------- behind real messages
+
+
+Tamper = Callable[[Message, RecordDict], Message | None]
+
+
+def failing(reason: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION) -> Tamper:
+    """Make the reply an error."""
+    return lambda order, _: Message(Error(code, reason), reply_to=order)
+
+
+def silent(order: Message, content: RecordDict) -> None:
+    """Never reply."""
+
+
+def changed(change: Callable[[RecordDict], None]) -> Tamper:
+    """Change the reply's content before it is sent."""
+
+    def tamper(order: Message, content: RecordDict) -> Message:
+        change(content)
+        return Message(content, reply_to=order)
+
+    return tamper
+
+
+class Federation:
+    """A MethodStrategy and toy clients "0", "1", ... that answer its real messages.
+
+    It stands in for the grid as well. Client k has 10 * (k + 1) examples, a quadratic of its own,
+    and takes two steps.
+    """
+
+    def __init__(
+        self,
+        method: Method[Any],
+        *,
+        clients: int = 5,
+        size: int = 12,
+        buffers: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        values = {name: np.asarray(value) for name, value in (buffers or {}).items()}
+        beside = tuple(Tensor(name, v.shape, v.dtype.name) for name, v in values.items())
+        self.method = method
+        self.layout = layout_of_size(size, beside)
+        self.codec = FlatCodec(self.layout)
+        self.problems = bowls(clients, size)
+        self.nodes = {client: FIRST_NODE + int(client) for client in self.problems}
+        self.strategy = MethodStrategy(
+            method,
+            Options(**options),
+            codec=self.codec,
+            local_lr=lambda _: LR,
+            roster=lambda _: Roster.of(self.nodes),
+        )
+        first = stream(0, "first", size).normal(size=size).astype(np.float32)
+        self.arrays = self.codec.pack(first, values)
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes.values())
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node) for node in self.nodes.values()]
+
+    @property
+    def weights(self) -> Vector:
+        """The global model, as it goes out next."""
+        return self.codec.unpack(self.arrays)[0]
+
+    def train_reply(self, order: Message) -> TrainReply:
+        """What an honest client answers."""
+        read = Order.read(order.content, self.layout)
+        received, buffers = self.codec.unpack(order.content[ARRAYS])
+        client = str(order.metadata.dst_node_id - FIRST_NODE)
+        gradient = self.problems[client].gradient
+        weights, extras = local_steps(
+            self.method, read.brief, self.layout, received, gradient, lr=read.lr
+        )
+        return TrainReply(
+            client=client,
+            round=read.round,
+            weights=weights,
+            buffers=buffers,
+            examples=10 * (int(client) + 1),
+            steps=2,
+            lr_sum=2 * read.lr,
+            extras=extras,
+            metrics={LOSS: float(client)},
+        )
+
+    def train(
+        self, number: int, tampers: Mapping[str, Tamper] | None = None
+    ) -> MetricRecord | None:
+        """Play one round of training; `tampers` stand between a client and the server."""
+        orders = self.strategy.configure_train(number, self.arrays, ConfigRecord(), self)
+        replies = self._replies(
+            orders, lambda order: self.train_reply(order).record(self.codec), tampers or {}
+        )
+        arrays, metrics = self.strategy.aggregate_train(number, replies)
+        self.arrays = self.arrays if arrays is None else arrays
+        return metrics
+
+    def evaluate(
+        self, number: int, tampers: Mapping[str, Tamper] | None = None
+    ) -> MetricRecord | None:
+        """Play one evaluation, in which every client gets half of 10 examples right."""
+        orders = self.strategy.configure_evaluate(number, self.arrays, ConfigRecord(), self)
+        replies = self._replies(
+            orders,
+            lambda _: RecordDict({METRICS: MetricRecord({EXAMPLES: 10, CORRECT: 5})}),
+            tampers or {},
+        )
+        return self.strategy.aggregate_evaluate(number, replies)
+
+    def _replies(
+        self,
+        orders: Iterable[Message],
+        answer: Callable[[Message], RecordDict],
+        tampers: Mapping[str, Tamper],
+    ) -> list[Message]:
+        replies = []
+        for order in orders:
+            client = str(order.metadata.dst_node_id - FIRST_NODE)
+            content = answer(order)
+            tamper = tampers.get(client)
+            replies.append(tamper(order, content) if tamper else Message(content, reply_to=order))
+        return [reply for reply in replies if reply is not None]
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def pictures(
+    count: int, *, channels: int = 1, side: int = 4, classes: int = 3, seed: int = 0
+) -> Dataset:
+    """Noise with a bright row that tells the class, so that there is something to learn."""
+    rng = stream(seed, "pictures", count)
+    labels = rng.integers(0, classes, count)
+    images = rng.integers(0, 128, (count, channels, side, side), dtype=np.uint8)
+    images[np.arange(count), :, labels % side] += 100
+    names = tuple(f"class {k}" for k in range(classes))
+    return Dataset("noise", images, labels, names, count, (0.4,) * channels, (0.2,) * channels)

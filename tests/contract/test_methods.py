@@ -1,0 +1,407 @@
+"""What every method in the table promises. A new method is held to it by being in the table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, MetricRecord, RecordDict
+from numpy.testing import assert_allclose, assert_array_equal
+
+from common.layout import Layout
+from common.methods import METHODS, FedAvg, Method
+from common.rng import stream
+from common.types import ClientUpdate, Cohort, Vector
+from common.wire import ARRAYS, EXAMPLES, METRICS, WEIGHTS
+from server_app.checkpoint import load_newest, save
+from server_app.state import ServerState, average_buffer, next_state
+from tests.builders import (
+    LR,
+    Federation,
+    Quadratic,
+    arrays_in,
+    assert_same,
+    begin,
+    bowls,
+    changed,
+    drawn,
+    layout_of_size,
+    local_steps,
+    play,
+    silent,
+)
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+METHOD = pytest.mark.parametrize("method", [kind() for kind in METHODS.values()], ids=METHODS)
+SHAPES = pytest.mark.parametrize(
+    ("m", "d"), [(1, 1), (1, 7), (9, 1), (9, 3), (5, 40)]
+)  # one client, one coordinate, more clients than coordinates
+DTYPE = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+Names = Sequence[str]
+
+
+def sizes(client: str) -> int:
+    return 1 + int(client) % 4
+
+
+def warm(
+    method: Method[Any], layout: Layout, clients: int, rounds: int = 3, dtype: Any = np.float64
+) -> ServerState[Any]:
+    """The state after some rounds in which two thirds of the clients took part."""
+    start = begin(method, layout, stream(1, "start").normal(size=layout.size), dtype)
+    cohorts = drawn(clients, max(1, 2 * clients // 3), rounds)
+    problems = bowls(clients, layout.size)
+    return play(method, start, layout, problems, cohorts, examples=sizes)[-1]
+
+
+def cohort_at(
+    method: Method[Any],
+    state: ServerState[Any],
+    layout: Layout,
+    problems: Mapping[str, Quadratic],
+    names: Names | None = None,
+) -> Cohort:
+    """What the clients answer to the state; `names` calls them otherwise."""
+    updates = []
+    for name, (client, problem) in zip(names or problems, problems.items(), strict=True):
+        brief = method.brief(state.method, name)
+        weights, extras = local_steps(method, brief, layout, state.weights, problem.gradient)
+        delta = state.weights - weights
+        updates.append(ClientUpdate(name, sizes(client), 2, 2 * LR, delta, extras=extras))
+    return Cohort(state.round + 1, LR, len(problems), tuple(updates))
+
+
+def situation(
+    method: Method[Any], m: int, d: int, dtype: Any = np.float64
+) -> tuple[Layout, ServerState[Any], Cohort]:
+    layout = layout_of_size(d)
+    state = warm(method, layout, m, dtype=dtype)
+    return layout, state, cohort_at(method, state, layout, bowls(m, d, seed=7))
+
+
+# ---------------------------------------------------------------- one step
+
+
+@METHOD
+@SHAPES
+@DTYPE
+def test_the_direction_is_finite_and_of_the_updates_shape_and_dtype(
+    method: Method[Any], m: int, d: int, dtype: Any
+) -> None:
+    _, state, cohort = situation(method, m, d, dtype)
+    step = method.aggregate(cohort, state.method)
+    assert step.direction.shape == (d,)
+    assert step.direction.dtype == dtype
+    assert np.isfinite(step.direction).all()
+    assert all(np.isfinite(array).all() for array in arrays_in(step.state))
+
+
+@METHOD
+@SHAPES
+def test_who_is_called_what_changes_nothing_beyond_rounding(
+    method: Method[Any], m: int, d: int
+) -> None:
+    layout, problems = layout_of_size(d), bowls(m, d, seed=7)
+    order = [str(k) for k in stream(3, "order", m).permutation(m)]
+    state = begin(method, layout, np.ones(d))
+    one = method.aggregate(cohort_at(method, state, layout, problems), state.method)
+    renamed = cohort_at(method, state, layout, problems, names=order)
+    other = method.aggregate(renamed, state.method)
+    assert_allclose(other.direction, one.direction, rtol=1e-9, atol=1e-12)
+
+
+@METHOD
+@SHAPES
+@DTYPE
+def test_the_order_of_arrival_changes_no_bit(
+    method: Method[Any], m: int, d: int, dtype: Any
+) -> None:
+    _, state, cohort = situation(method, m, d, dtype)
+    one = method.aggregate(cohort, state.method)
+    for shuffle in range(3):
+        order = stream(shuffle, "arrival", m).permutation(m)
+        late = replace(cohort, updates=tuple(cohort.updates[k] for k in order))
+        other = method.aggregate(late, state.method)
+        assert_same(other.direction, one.direction)
+        assert_same(other.state, one.state)
+        assert repr(other.report) == repr(one.report)
+
+
+@METHOD
+@SHAPES
+def test_updates_of_zero_make_no_step(method: Method[Any], m: int, d: int) -> None:
+    layout = layout_of_size(d)
+    state = begin(method, layout, np.ones(d))
+    still = {str(k): Quadratic(np.ones(d), np.ones(d)) for k in range(m)}
+    step = method.aggregate(cohort_at(method, state, layout, still), state.method)
+    assert_array_equal(step.direction, np.zeros(d))
+    assert all(np.isfinite(array).all() for array in arrays_in(step.state))
+
+
+@METHOD
+@SHAPES
+def test_clients_that_are_alike_are_led_where_fedavg_leads_them(
+    method: Method[Any], m: int, d: int
+) -> None:
+    layout, (problem,) = layout_of_size(d), bowls(1, d).values()
+    state = begin(method, layout, np.full(d, 3.0))
+    cohort = cohort_at(method, state, layout, {str(k): problem for k in range(m)})
+    ours = method.aggregate(cohort, state.method).direction
+    theirs = FedAvg().aggregate(cohort, None).direction
+    cosine = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
+    assert cosine == pytest.approx(1, abs=1e-12)
+
+
+@METHOD
+@SHAPES
+def test_nothing_that_comes_in_is_written_to(method: Method[Any], m: int, d: int) -> None:
+    layout, state, cohort = situation(method, m, d)
+    given = [*arrays_in(cohort), *arrays_in(state)]
+    copies = [array.copy() for array in given]
+    for array in given:
+        array.flags.writeable = False
+    briefs = [method.brief(state.method, client) for client in bowls(m, d)]
+    for brief in briefs:
+        for array in arrays_in(brief):
+            array.flags.writeable = False
+        local_steps(method, brief, layout, state.weights, bowls(1, d)["0"].gradient)
+    next_state(state, cohort, method, 0.5)
+    for array, copy in zip(given, copies, strict=True):
+        assert_same(array, copy)
+
+
+@METHOD
+@SHAPES
+def test_the_same_round_twice_gives_the_same_bits(method: Method[Any], m: int, d: int) -> None:
+    """No method keeps anything in an attribute."""
+    _, state, cohort = situation(method, m, d)
+    one, other = (next_state(state, cohort, method, 1.0)[0] for _ in range(2))
+    assert_same(one, other)
+
+
+# ---------------------------------------------------------------- many rounds
+
+
+NEUTRAL = {name: kind.neutral() for name, kind in METHODS.items()}
+
+
+@pytest.mark.parametrize("name", [name for name, neutral in NEUTRAL.items() if neutral])
+@DTYPE
+def test_the_neutral_setting_is_fedavg_bit_for_bit(name: str, dtype: Any) -> None:
+    neutral = NEUTRAL[name]
+    layout, problems, cohorts = layout_of_size(12), bowls(7, 12), drawn(7, 4, 6)
+    runs = [
+        play(rule, begin(rule, layout, np.ones(12), dtype), layout, problems, cohorts,
+             examples=sizes)
+        for rule in (neutral, FedAvg())
+    ]  # fmt: skip
+    for ours, theirs in zip(*runs, strict=True):
+        assert_same(ours.weights, theirs.weights)
+
+
+@METHOD
+@SHAPES
+def test_rounds_with_few_of_the_clients_stay_finite_and_count_on(
+    method: Method[Any], m: int, d: int
+) -> None:
+    layout = layout_of_size(d)
+    cohorts = drawn(m, max(1, m // 3), 25)
+    states = play(method, begin(method, layout, np.ones(d)), layout, bowls(m, d), cohorts)
+    assert [state.round for state in states] == list(range(1, 26))
+    assert all(np.isfinite(array).all() for array in arrays_in(states[-1]))
+
+
+@METHOD
+@DTYPE
+def test_the_first_brief_holds_nothing_but_zeros(method: Method[Any], dtype: Any) -> None:
+    state = begin(method, layout_of_size(9), np.ones(9), dtype)
+    for client in ("0", "site-b"):
+        for vector in method.brief(state.method, client).values():
+            assert vector.size
+            assert_array_equal(vector, np.zeros(vector.size))
+
+
+@METHOD
+@pytest.mark.parametrize(("clients", "size"), [(3, 3), (12, 2), (12, 5)])
+def test_the_state_is_never_larger_than_memory_says(
+    method: Method[Any], clients: int, size: int
+) -> None:
+    """In float32 numbers; the small matrices between clients are not counted."""
+    layout = layout_of_size(2000)
+    cohorts = drawn(clients, size, 25)
+    start = begin(method, layout, np.ones(2000), np.float32)
+    bound = 4 * method.memory(layout, clients, size) + 8 * clients**2
+    for state in play(method, start, layout, bowls(clients, 2000), cohorts):
+        assert sum(array.nbytes for array in arrays_in(state.method)) <= bound
+
+
+# ---------------------------------------------------------------- on disk
+
+BUFFERS = {"norm.running_mean": np.array([0.5, 2.0], np.float32), "norm.count": np.array(7)}
+
+
+@METHOD
+@SHAPES
+@DTYPE
+def test_the_state_comes_back_from_a_checkpoint_bit_for_bit(
+    method: Method[Any], m: int, d: int, dtype: Any, tmp_path: Path
+) -> None:
+    layout, state, _ = situation(method, m, d, dtype)
+    save(tmp_path, state, fingerprint="f", keep=1)
+    restored, warnings = load_newest(tmp_path, method, layout, fingerprint="f")
+    assert warnings == []
+    assert_same(restored, state)
+
+
+@METHOD
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_a_run_that_was_stopped_and_resumed_is_the_run_that_went_through(
+    method: Method[Any], stop: int, tmp_path: Path
+) -> None:
+    layout, problems, cohorts = layout_of_size(12), bowls(7, 12), drawn(7, 3, 8)
+    start = begin(method, layout, np.ones(12), np.float32)
+    through = play(method, start, layout, problems, cohorts, examples=sizes)[-1]
+    halfway = [start, *play(method, start, layout, problems, cohorts[:stop], examples=sizes)][-1]
+    save(tmp_path, halfway, fingerprint="f", keep=1)
+    restored, _ = load_newest(tmp_path, method, layout, fingerprint="f")
+    assert restored is not None
+    resumed = play(method, restored, layout, problems, cohorts[stop:], examples=sizes)[-1]
+    assert_same(resumed, through)
+
+
+# ---------------------------------------------------------------- behind real messages
+
+
+@METHOD
+def test_what_travels_is_what_the_pure_halves_say(method: Method[Any]) -> None:
+    """Three rounds over the wire are three rounds without it, but for float32 rounding."""
+    federation = Federation(method, fraction_train=0.6)
+    state = begin(method, federation.layout, federation.weights, np.float32)
+    for number in (1, 2, 3):
+        federation.train(number)
+        record = federation.strategy.record
+        assert record is not None
+        assert record.dropped == {}
+        assert len(record.replied) == 3
+        (state,) = play(method, state, federation.layout, federation.problems, [record.replied],
+                        examples=lambda client: 10 * (int(client) + 1))  # fmt: skip
+        assert_allclose(federation.weights, state.weights, rtol=1e-5, atol=1e-6)
+
+
+def spoil(value: float) -> Callable[[RecordDict], None]:
+    """Put one bad number into the weights."""
+
+    def change(content: RecordDict) -> None:
+        weights = content[ARRAYS][WEIGHTS].numpy().copy()
+        weights[3] = value
+        content[ARRAYS][WEIGHTS] = Array(weights)
+
+    return change
+
+
+@METHOD
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_flb_10_a_client_with_nan_is_dropped_and_its_stored_state_untouched(
+    method: Method[Any], value: float
+) -> None:
+    """The round is, bit for bit, the one in which that client never replied."""
+    spoilt, without = Federation(method), Federation(method)
+    for federation, tamper in ((spoilt, changed(spoil(value))), (without, silent)):
+        federation.train(1)
+        federation.train(2, {"2": tamper})
+    record = spoilt.strategy.record
+    assert record is not None
+    assert list(record.dropped) == ["2"]
+    assert "NaN or infinite in classifier.weight" in record.dropped["2"] or (
+        "NaN or infinite in features.weight" in record.dropped["2"]
+    )
+    assert record.replied == ["0", "1", "3", "4"]
+    assert_same(spoilt.strategy.state, without.strategy.state)
+    spoilt.train(3)
+    without.train(3)
+    assert_same(spoilt.strategy.state, without.strategy.state)
+
+
+def claiming(examples: int) -> Callable[[RecordDict], None]:
+    def change(content: RecordDict) -> None:
+        content[METRICS][EXAMPLES] = examples
+
+    return change
+
+
+@METHOD
+def test_flb_09_a_round_in_which_all_report_zero_examples_changes_nothing(
+    method: Method[Any],
+) -> None:
+    federation = Federation(method, clients=3)
+    federation.train(1)
+    before = federation.strategy.state
+    nobody = {client: changed(claiming(0)) for client in "012"}
+    assert federation.train(2, nobody) is None
+    record = federation.strategy.record
+    assert record is not None
+    assert record.void == "0 of 3 replies usable, 1 needed"
+    assert all("nothing to train on" in reason for reason in record.dropped.values())
+    assert federation.strategy.state is before
+    federation.train(3)
+    assert federation.strategy.record.void is None
+
+
+@METHOD
+def test_flb_09_one_client_with_examples_is_the_whole_round(method: Method[Any]) -> None:
+    federation, alone = Federation(method, clients=3), Federation(method, clients=3)
+    federation.train(1, {"0": changed(claiming(0)), "1": changed(claiming(0)),
+                         "2": changed(claiming(5))})  # fmt: skip
+    alone.train(1, {"0": silent, "1": silent})
+    assert_same(federation.weights, alone.weights)
+
+
+def buffered(values: Mapping[str, Vector], examples: int) -> ClientUpdate:
+    return ClientUpdate(str(examples), examples, 1, LR, np.ones(3, np.float32), values)
+
+
+@METHOD
+def test_flb_15_buffers_are_averaged_beside_the_method(method: Method[Any]) -> None:
+    """Whatever the buffers hold, the method's step and state are the same to the last bit."""
+    layout = layout_of_size(9)
+    state = warm(method, layout, 4)
+    cohort = cohort_at(method, state, layout, bowls(4, 9))
+    plain, _ = next_state(state, cohort, method, 1.0)
+    huge = {"norm.running_mean": np.full(9, 1e30, np.float32), "norm.count": np.array(7)}
+    loud = replace(cohort, updates=tuple(replace(u, buffers=huge) for u in cohort.updates))
+    after, _ = next_state(replace(state, buffers=huge), loud, method, 1.0)
+    assert_same(after.weights, plain.weights)
+    assert_same(after.method, plain.method)
+    assert average_buffer(loud, "norm.count") == 7
+
+
+@METHOD
+def test_flb_15_buffers_keep_their_dtypes_and_shapes_over_the_wire(method: Method[Any]) -> None:
+    federation = Federation(method, buffers=BUFFERS)
+    for number in range(1, 6):
+        federation.train(number)
+    state = federation.strategy.state
+    assert state is not None
+    assert_same(dict(state.buffers), BUFFERS)
+    _, buffers = federation.codec.unpack(federation.arrays)
+    assert_same(buffers, BUFFERS)
+
+
+@METHOD
+def test_flb_10_metrics_that_are_not_finite_cost_nobody_the_round(method: Method[Any]) -> None:
+    def nan_loss(content: RecordDict) -> None:
+        content[METRICS] = MetricRecord({**content[METRICS], "loss": float("nan")})
+
+    federation, honest = Federation(method), Federation(method)
+    metrics = federation.train(1, {"3": changed(nan_loss)})
+    honest.train(1)
+    assert metrics is not None
+    assert metrics["loss"] == pytest.approx((0 * 10 + 1 * 20 + 2 * 30 + 4 * 50) / 110)
+    record = federation.strategy.record
+    assert record is not None
+    assert record.train_loss == metrics["loss"]
+    assert_same(federation.weights, honest.weights)

@@ -1,0 +1,157 @@
+"""Runs that go wrong on Flower's simulation engine end as designed."""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.environment import QUIET
+from tests.system.conftest import SMALL, Place, pairs, wait_for
+
+SOURCE = Path(__file__).parents[2]
+LONG = {**SMALL, "method": "fedavg", "clients": 6, "train.epochs": 40}  # rounds of a second or two
+EVERYBODY = {"0", "1", "2", "3", "4"}
+
+# The real clients, but one of them does something else in each round.
+ODD_CLIENTS = """
+import json, os, signal, sys
+from pathlib import Path
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.clientapp import ClientApp
+
+from client_app.app import app
+from common.config import parse
+from deploy.engines import Resources
+
+
+def raises(reply):
+    raise RuntimeError("one two three")
+
+
+def dies(reply):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adds_a_metric(reply):
+    for record in reply.content.metric_records.values():
+        record["mood"] = 1.0
+
+
+def loses_a_tensor(reply):
+    for name in list(reply.content.array_records):
+        reply.content[name] = ArrayRecord({})
+
+
+def has_no_metrics(reply):
+    for name in list(reply.content.metric_records):
+        reply.content[name] = MetricRecord({})
+
+
+ODD = {2: raises, 3: dies, 4: adds_a_metric, 5: loses_a_tensor, 6: has_no_metrics}
+
+
+class OddClients(ClientApp):
+    def __call__(self, message, context):
+        reply = app(message, context)
+        order = message.content.config_records.get("config", {})
+        if message.metadata.message_type == "train" and context.node_config["partition-id"] == 3:
+            ODD.get(order["server-round"], lambda reply: None)(reply)
+        return reply
+
+
+def main():
+    from deploy.engines.simulation import simulate
+
+    config = parse(json.loads(sys.argv[1]))
+    simulate(config, Resources(2), OddClients(), Path(os.environ["RAY_TMPDIR"]))
+"""
+
+
+def test_a_bad_client_costs_its_own_reply_and_nobody_elses(place: Place) -> None:
+    """FLB-02: it raises, is killed, or sends one thing too many or too few."""
+    home = place.temp / "fk-odd"
+    home.mkdir()
+    extra = {
+        **QUIET,
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), str(home)]),
+        "RAY_TMPDIR": str(home),
+    }
+    (home / "odd.py").write_text(ODD_CLIENTS)
+    settings = {**SMALL, "clients": 5, "rounds": 7, "name": "odd", "out": str(place.work / "runs")}
+    driver = replace(place, work=home, extra=extra)
+    done = driver.call(sys.executable, "-c", "from odd import main; main()", json.dumps(settings))
+    assert done.returncode == 0, done.stderr[-3000:]
+    reasons = {
+        2: "RuntimeError: one two three",
+        3: "worker process died",
+        5: "weights",
+        6: "num-examples",
+    }
+    for record in place.records("odd"):
+        assert set(record.cohort) == EVERYBODY
+        if record.round in reasons:
+            assert set(record.replied) == EVERYBODY - {"3"}, record.dropped
+            assert record.dropped.keys() == {"3"}
+            assert reasons[record.round] in record.dropped["3"]
+        else:  # an extra metric harms nobody
+            assert set(record.replied) == EVERYBODY, record.dropped
+
+
+def test_a_killed_worker_costs_its_client_the_round_and_is_replaced(place: Place) -> None:
+    settings = pairs({**LONG, "rounds": 4})
+    with place.started(
+        "fedkeel", "run", *settings, "--workers", "2", "--name", "killed"
+    ) as process:
+        wait_for(lambda: place.records("killed"))
+        victim = wait_for(place.training)[0]
+        victim.kill()
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    records = place.records("killed")
+    hit = [record for record in records if record.dropped]
+    assert len(hit) == 1
+    [(client, reason)] = hit[0].dropped.items()
+    assert "worker process died" in reason
+    assert set(hit[0].replied) == {str(number) for number in range(6)} - {client}
+    assert hit[0].void is None
+    assert f"client {client} dropped: its worker process died" in out
+    assert all(len(record.replied) == 6 for record in records if record is not hit[0])
+    assert len(records) == 4
+    place.assert_tidy()
+
+
+@pytest.fixture(scope="module")
+def failed(shared_place: Place) -> str:
+    """A comparison in which one method cannot start and the other one's clients all fail."""
+    wrong = {"fedpvr.block": "head.nonsense", "train.lr": 1e30, "train.epochs": 5}
+    settings = pairs({**SMALL, **wrong, "rounds": 30, "server.max-void-rounds": 2})
+    done = shared_place.fedkeel(
+        "compare", "fedpvr", "fedavg", *settings, "--name", "bad", "--workers", "2"
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_server_that_fails_says_why_and_the_command_fails(
+    failed: str, shared_place: Place
+) -> None:
+    outcome = shared_place.outcome("bad/fedpvr")
+    assert outcome is not None
+    assert (outcome.status, outcome.rounds) == ("failed", 0)
+    assert "head.nonsense" in outcome.message
+    assert f"fedpvr failed: {outcome.message}" in failed
+
+
+def test_when_all_clients_fail_the_run_stops_and_says_why(failed: str, shared_place: Place) -> None:
+    outcome = shared_place.outcome("bad/fedavg")
+    assert outcome is not None
+    assert (outcome.status, outcome.rounds) == ("failed", 0)
+    assert "2 void rounds in a row" in outcome.message
+    assert "lower train.lr" in outcome.message
+    assert [record.void is None for record in shared_place.records("bad/fedavg")] == [False]
+    shared_place.assert_tidy()

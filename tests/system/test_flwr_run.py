@@ -1,0 +1,111 @@
+"""Plain `flwr run .`, Flower's own command, does what the fedkeel command does."""
+
+import shutil
+import socket
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.config import RunConfig
+from common.rng import stream
+from deploy.environment import QUIET
+from tests.system.conftest import SMALL, Place, pairs
+
+SOURCE = Path(__file__).parents[2]
+NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "data.old", "venv")
+MB = 1_000_000
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def project(shared_place: Place) -> Place:
+    """The place of a copy of the repository, with what people keep in such a folder."""
+    folder = shared_place.work / "project"
+    shutil.copytree(SOURCE, folder, ignore=NOT_COPIED)
+    shutil.copy(SOURCE / ".gitignore", folder)
+    noise = stream(0, "noise").bytes(3 * MB)
+    for name in (
+        "venv/lib/python3.11/site-packages/big.py",
+        "data/cifar/batch.npz",
+        "data/photos/train/me/1.png",
+        "data/photos/labels.json",
+        "runs/old/weights.npz",
+        "runs/old/records.jsonl",
+        "runs/old/config.toml",
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(noise)
+    extra = {
+        **QUIET,
+        "FLWR_HOME": str(shared_place.temp / "flwr"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
+    }
+    return replace(shared_place, work=folder, extra=extra)
+
+
+def test_the_bundle_holds_the_apps_and_nothing_of_the_user(project: Place) -> None:
+    """FLB-07(a)."""
+    done = project.call("flwr", "build")
+    assert done.returncode == 0, done.stderr
+    [bundle] = project.work.glob("*.fab")
+    assert bundle.stat().st_size < MB
+    with zipfile.ZipFile(bundle) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names if "/" in name}
+    assert tops <= {".info", "client_app", "common", "server_app"}
+    assert {"server_app/app.py", "client_app/app.py", "common/data/sources.py"} <= set(names)
+    bundle.unlink()
+
+
+@pytest.mark.parametrize("method", ["fedpcd", "fedpvr"])
+def test_flwr_run_ends_with_the_bits_of_the_inline_engine(method: str, project: Place) -> None:
+    settings = {**SMALL, "method": method, "participation": 0.5, "rounds": 2}
+    out = project.work.parent / "out"
+    said = {**settings, "name": f"flwr-{method}", "out": str(out)}
+    run_config = " ".join(pairs(said)[1::2])
+    federation = f"num-supernodes={SMALL['clients']} client-resources-num-cpus=1"
+    try:
+        done = project.call(
+            *("flwr", "run", ".", "--stream"),
+            *("--run-config", run_config, "--federation-config", federation),
+        )
+    finally:
+        end_local_superlink(project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    inline = replace(project, work=out.parent, extra={})
+    ours = inline.fedkeel(
+        "run", *pairs({**settings, "out": str(out)}), "--engine", "inline", "--name", "inline"
+    )
+    assert ours.returncode == 0, ours.stderr
+    one, other = out / f"flwr-{method}", out / "inline"
+    assert (one / "weights.npz").read_bytes() == (other / "weights.npz").read_bytes()
+    shutil.rmtree(other)
+
+
+def end_local_superlink(place: Place) -> None:
+    """End the server that `flwr run` leaves in the background, and what it started."""
+    while processes := place.processes():
+        for process in processes:
+            process.kill()
+            process.wait(10)
+
+
+def test_the_run_config_of_the_bundle_has_every_key(project: Place) -> None:
+    """Flower refuses to set a key that pyproject.toml does not hold."""
+    import tomllib
+
+    from deploy.inputs import flatten
+
+    tables = tomllib.loads((project.work / "pyproject.toml").read_text())
+    assert flatten(tables["tool"]["flwr"]["app"]["config"]) == RunConfig().to_flat()

@@ -1,0 +1,88 @@
+"""Runs that are stopped: in order, leaving nothing behind, and able to go on."""
+
+import signal
+import time
+
+import pytest
+
+from tests.system.conftest import SMALL, Place, pairs, wait_for
+
+LONG = {**SMALL, "method": "fedpcd", "rounds": 1000, "train.epochs": 40}
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_an_inline_run_stops_when_it_is_told_to(number: signal.Signals, place: Place) -> None:
+    command = ("fedkeel", "run", *pairs(LONG), "--engine", "inline", "--name", "stopped")
+    with place.started(*command) as process:
+        wait_for(lambda: place.records("stopped"))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.splitlines() == ["fedkeel: stopped; nothing is left running"]
+    assert "Traceback" not in out + err
+    outcome = place.outcome("stopped")
+    assert outcome is not None
+    assert outcome.status == "stopped"
+    assert outcome.rounds == place.records("stopped")[-1].round
+    place.assert_tidy()
+
+
+def test_a_simulation_that_is_stopped_and_then_killed_goes_on_as_if_nothing_had_been(
+    place: Place,
+) -> None:
+    settings = pairs({**LONG, "rounds": 12})
+    command = ("fedkeel", "run", *settings, "--workers", "2", "--name", "cut")
+
+    with place.started(*command) as process:
+        wait_for(lambda: place.records("cut"))
+        wait_for(place.training)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "nothing is left running" in err
+    assert "Traceback" not in out + err
+    outcome = place.outcome("cut")
+    done = place.records("cut")[-1].round
+    assert outcome is not None
+    assert (outcome.status, outcome.rounds) == ("stopped", done)
+    place.assert_tidy()
+
+    with place.started(*command, "--resume") as process:
+        wait_for(lambda: place.records("cut")[-1].round > done)
+        wait_for(place.training)
+        process.kill()
+        process.wait()
+        begin = time.monotonic()
+        wait_for(lambda: place.processes() == [], 15)
+        assert time.monotonic() - begin < 15
+        wait_for(lambda: not any(name.startswith("fk-") for name in place.left_over()), 5)
+    assert place.outcome("cut") is None
+
+    last = place.fedkeel("run", *settings, "--engine", "inline", "--name", "cut", "--resume")
+    straight = place.fedkeel("run", *settings, "--engine", "inline", "--name", "straight")
+    assert last.returncode == straight.returncode == 0, last.stderr
+    assert [record.round for record in place.records("cut")] == list(range(1, 13))
+    assert all(record.dropped == {} for record in place.records("cut"))
+    assert place.weights("cut") == place.weights("straight")
+    outcome = place.outcome("cut")
+    assert outcome is not None
+    assert outcome.status == "completed"
+
+
+def test_a_comparison_on_ray_stops_at_sigterm_with_all_its_processes(place: Place) -> None:
+    settings = pairs(LONG)
+    command = ("fedkeel", "compare", "fedavg", "fedpcd", *settings, "--workers", "2")
+    with place.started(*command, "--name", "both") as process:
+        wait_for(lambda: place.records("both/fedavg"))
+        names = {process.name() for process in place.processes()}
+        assert {"raylet", "gcs_server"} <= names  # so their absence below means something
+        wait_for(place.training)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    outcome = place.outcome("both/fedavg")
+    assert outcome is not None
+    assert outcome.status == "stopped"
+    assert not place.run_dir("both/fedpcd").exists()
+    place.assert_tidy()

@@ -1,0 +1,84 @@
+"""The command on Flower's simulation engine: the same bits, and a report that is there."""
+
+import re
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.folders import write_pictures
+from tests.system.conftest import SMALL, Place, pairs
+
+METHODS = ("fedpcd", "fedpvr")
+DROPOUT = {
+    **SMALL,
+    "clients": 5,
+    "participation": 0.6,
+    "rounds": 3,
+    "model": "cnn",
+    "data.name": "folder:pictures",
+    "train.batch-size": 4,
+    "train.lr": 0.05,
+}
+Shown = CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def shown(shared_place: Place) -> dict[str, Shown]:
+    """The same comparison on one and on two Ray workers, and in one process."""
+    write_pictures(shared_place.work / "pictures")
+    ways = {
+        "one": ("--engine", "simulation", "--workers", "1"),
+        "two": ("--engine", "simulation", "--workers", "2"),
+        "inline": ("--engine", "inline", "--workers", "2"),
+    }
+    return {
+        name: shared_place.fedkeel("compare", *METHODS, *pairs(DROPOUT), "--name", name, *way)
+        for name, way in ways.items()
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_ray_worker_two_and_none_give_the_same_bits(
+    method: str, shown: dict[str, Shown], shared_place: Place
+) -> None:
+    assert [done.returncode for done in shown.values()] == [0, 0, 0], shown
+    models = {name: shared_place.weights(f"{name}/{method}") for name in shown}
+    assert models["one"] == models["two"] == models["inline"]
+    losses = {
+        name: [record.train_loss for record in shared_place.records(f"{name}/{method}")]
+        for name in shown
+    }
+    assert losses["one"] == pytest.approx(losses["inline"], rel=1e-12)
+
+
+def test_methods_that_are_compared_meet_the_same_cohorts(
+    shown: dict[str, Shown], shared_place: Place
+) -> None:
+    for name in shown:
+        ours, theirs = (shared_place.records(f"{name}/{method}") for method in METHODS)
+        assert [sorted(r.cohort) for r in ours] == [sorted(r.cohort) for r in theirs]
+        assert len({tuple(sorted(record.cohort)) for record in ours}) > 1
+
+
+def test_the_summary_names_files_that_exist(shown: dict[str, Shown], shared_place: Place) -> None:
+    for name, done in shown.items():
+        out = done.stdout
+        for method in METHODS:
+            assert method in out
+        paths = [line for line in out.splitlines() if line.startswith(str(shared_place.work))]
+        assert {path.rpartition("/")[2] for path in paths} >= {"accuracy.png", "summary.json"}
+        for path in paths:
+            assert shared_place.run_dir(name) in (shared_place.work / path).parents
+            assert (shared_place.work / path).stat().st_size > 0
+
+
+def test_piped_output_is_plain_text(shown: dict[str, Shown]) -> None:
+    for done in shown.values():
+        assert not re.search(r"\x1b|\r", done.stdout + done.stderr)
+        assert done.stderr == ""
+
+
+def test_nothing_is_left_running_or_lying_about(
+    shown: dict[str, Shown], shared_place: Place
+) -> None:
+    shared_place.assert_tidy()

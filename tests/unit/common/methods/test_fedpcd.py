@@ -1,0 +1,469 @@
+"""FedPCD: the page's figures, the cards' exact numbers, and its promises on random cohorts."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.linalg import norm
+from numpy.testing import assert_allclose, assert_array_equal
+
+from common.errors import AggregationError, ConfigError
+from common.methods import FedPCD
+from common.methods.fedpcd import History
+from common.rng import stream
+from common.types import Cohort, Step, Vector
+from server_app.cohort import choose
+from server_app.state import ServerState, next_state
+from tests.builders import cohort_of, compass
+
+EXACT = {"rtol": 0, "atol": 1e-9}
+TOY3 = 0.1 * np.array([[2.0, 1.0], [1.0, 3.0], [-2.0, 1.0]])
+TOY3_EXAMPLES = (50, 30, 20)
+PAGE = compass(10, 45, 155)
+PAGE_MEAN = 0.50727591805519
+
+
+def move(method: FedPCD, cohort: Cohort, state: ServerState[History] | None = None) -> Any:
+    """From (1, 1): the next state and the step, as the server takes it."""
+    state = state or ServerState(0, np.ones(2), {}, History())
+    return next_state(state, cohort, method, 1.0)
+
+
+def bent_point(step: Step[History]) -> Vector:
+    """x* [d]: the direction before it was given the mean's length; u_0 when nothing was bent."""
+    length = step.report.get("length_before", 1.0)
+    point: Vector = step.direction / norm(step.direction) * length
+    return point
+
+
+def toy3(**settings: Any) -> tuple[ServerState[History], Step[History]]:
+    state, step = move(FedPCD(**settings), cohort_of(TOY3, TOY3_EXAMPLES))
+    return state, step
+
+
+# ---------------------------------------------------------------- exact numbers
+
+
+@pytest.mark.parametrize("solver", ["osqp", "exact"])
+@pytest.mark.parametrize(
+    ("tau", "multipliers", "point", "progress", "direction"),
+    [
+        (
+            0,
+            {"3": 0.10590698400229},
+            (0.42024147392677, 0.90121074912109),
+            (0.57035066593908, 0.93440782793118, 0),
+            (0.21438406671140, 0.45974811470959),
+        ),
+        (
+            0.02,
+            {"3": 0.12590698400229},
+            (0.40211531818603, 0.90966311435590),
+            (0.55396762505330, 0.92756742506466, 0.02),
+            (0.20509561962333, 0.46396620981496),
+        ),
+        (
+            0.25,
+            {"3": 0.35590698400229},
+            (0.19366452716760, 1.0068653145563),
+            (0.36556265486684, 0.84890279209976, 0.25),
+            (0.095815188370763, 0.49814486519106),
+        ),
+        (
+            1,
+            {"1": 3.7958650730185, "3": 4.2152976184106},
+            (0.43406609528393, 3.2970593284474),
+            (1, 2.6383040885780, 1),
+            (0.066212793988675, 0.50293610225450),
+        ),
+    ],
+)
+def test_the_pages_figure(
+    tau: float,
+    multipliers: dict[str, float],
+    point: Vector,
+    progress: Vector,
+    direction: Vector,
+    solver: str,
+) -> None:
+    state, step = move(FedPCD(tau=tau, solver=solver), cohort_of(PAGE))
+    report = step.report
+    assert report["feasible"]
+    assert report["active"] == len(multipliers)
+    assert report["multipliers"] == pytest.approx(multipliers, abs=1e-9)
+    assert report["largest_multiplier"] == pytest.approx(max(multipliers.values()), abs=1e-9)
+    assert report["length_mean"] == pytest.approx(PAGE_MEAN, abs=1e-9)
+    assert report["least_gain"] == pytest.approx(min(progress), abs=1e-9)
+    assert_allclose(bent_point(step), point, **EXACT)
+    assert_allclose(PAGE @ bent_point(step), progress, **EXACT)
+    assert_allclose(step.direction, direction, **EXACT)
+    assert_allclose(state.weights, 1 - np.array(direction), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("tau", "cosines"),
+    [
+        (0.25, (0.35653474170784, 0.82793834021861, 0.24382601515855)),
+        (1, (0.30070579950427, 0.79335334029124, 0.30070579950427)),
+    ],
+)
+def test_the_guarantee_holds_before_the_rescaling_and_the_cosines_are_below_tau(
+    tau: float, cosines: Vector
+) -> None:
+    _, step = move(FedPCD(tau=tau), cohort_of(PAGE))
+    assert_allclose(PAGE @ step.direction / norm(step.direction), cosines, **EXACT)
+    assert step.report["length_before"] > 1
+    assert (PAGE @ bent_point(step) >= tau - 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("tau", "angle", "turn"),
+    [
+        (0, 65, 6.0794242942),
+        (0.02, 66.152241263575, 7.2316655578),
+        (0.25, 79.112465493344, 20.1918897876),
+        (1, 82.5, 23.5794242942),
+    ],
+)
+def test_the_pages_angles(tau: float, angle: float, turn: float) -> None:
+    _, step = move(FedPCD(tau=tau), cohort_of(PAGE))
+    x, y = step.direction
+    assert np.degrees(np.arctan2(y, x)) == pytest.approx(angle, abs=1e-9)
+    assert np.degrees(np.arccos(step.report["cosine"])) == pytest.approx(turn, abs=1e-8)
+
+
+def test_agreeing_clients_get_the_mean_itself() -> None:
+    cohort = cohort_of(compass(35, 60, 85))
+    _, step = move(FedPCD(tau=0.25), cohort)
+    assert step.report["multipliers"] == {}
+    assert step.report["cosine"] == 1
+    assert_array_equal(step.direction, cohort.mean(cohort.shares))
+    assert_allclose(step.direction, (0.46876926234555, 0.81193217940908), **EXACT)
+
+
+def test_two_against_one() -> None:
+    _, step = move(FedPCD(tau=0.25), cohort_of(compass(20, 150, 165)))
+    assert step.report["multipliers"] == pytest.approx({"1": 0.57599157871825}, abs=1e-9)
+    point = bent_point(step)
+    assert_allclose(point, (-0.088413341873861, 0.97386476041773), **EXACT)
+    assert np.degrees(np.arctan2(point[1], point[0])) == pytest.approx(95.187437300912, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("tau", "weights", "multipliers"),
+    [
+        (0, (0.917902496993, 0.835804993986), {"3": 0.048722553713}),
+        (0.1, (0.934668141521, 0.828443163157), {"3": 0.148722553713}),
+        (0.5, (1, 0.816424402493), {"1": 0.001484561094, "3": 0.549613290370}),
+    ],
+)
+def test_toy3(tau: float, weights: Vector, multipliers: dict[str, float]) -> None:
+    state, step = toy3(tau=tau)
+    assert_allclose(state.weights, weights, **EXACT)
+    assert step.report["multipliers"] == pytest.approx(multipliers, abs=1e-9)
+
+
+def test_toy3_without_normalisation() -> None:
+    state, step = toy3(tau=0.1, normalise=False)
+    assert step.report["multipliers"] == pytest.approx({"3": 0.14}, abs=1e-9)
+    assert_allclose(bent_point(step), (0.62, 1.74), **EXACT)
+    assert_allclose(state.weights, (0.938382775965, 0.827074242225), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("tau", "multipliers"), [(0.1, {"1": 0.25, "3": 0.25}), (0.5, {"1": 1.25, "3": 1.25})]
+)
+def test_toy3_without_a_primary_does_not_depend_on_tau(
+    tau: float, multipliers: dict[str, float]
+) -> None:
+    state, step = toy3(tau=tau, primary=False)
+    assert step.report["multipliers"] == pytest.approx(multipliers, abs=1e-9)
+    assert_allclose(state.weights, (1, 0.816424402493), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("history", "after", "multipliers"),
+    [
+        (0, [(1.2, 0.9), (1.0375, 0.725), (0.8375, 0.625)], [{}, {}, {}]),
+        (
+            1,
+            [(1.2, 0.9), (1.115911278711, 0.676481909117), (0.915911278711, 0.576481909117)],
+            [{}, {"3": 0.380898753271}, {}],
+        ),
+        (
+            2,
+            [(1.2, 0.9), (1.115911278711, 0.676481909117), (1.041490437957, 0.465622860315)],
+            [{}, {"3": 0.380898753271}, {"3": 0.7}],
+        ),
+    ],
+)
+def test_the_history_table(
+    history: int, after: list[Vector], multipliers: list[dict[str, float]]
+) -> None:
+    method, state = FedPCD(tau=0.1, history=history), None
+    for number, present in enumerate([(2,), (0, 1), (0,)], start=1):
+        cohort = cohort_of(
+            TOY3[list(present)],
+            [TOY3_EXAMPLES[k] for k in present],
+            names=[str(k + 1) for k in present],
+            round=number,
+        )
+        state, step = move(method, cohort, state)
+        assert_allclose(state.weights, after[number - 1], **EXACT)
+        assert step.report["multipliers"] == pytest.approx(multipliers[number - 1], abs=1e-9)
+
+
+INFEASIBLE = np.array([[1.0, 0.0], [-0.5, 0.0], [0.0, 1.0]])
+
+
+def test_when_nobody_can_be_served_the_step_is_fedavgs_and_says_so() -> None:
+    cohort = cohort_of(INFEASIBLE)
+    _, step = move(FedPCD(tau=0.1), cohort)
+    assert step.report["feasible"] is False
+    assert_array_equal(step.direction, cohort.mean(cohort.shares))
+    assert_allclose(step.direction, (0.166666666667, 0.333333333333), **EXACT)
+
+
+def test_tau_zero_is_always_feasible() -> None:
+    _, step = move(FedPCD(tau=0), cohort_of(INFEASIBLE))
+    assert step.report["feasible"]
+    assert_allclose(bent_point(step), (0, 0.894427190998), **EXACT)
+    assert_allclose(step.direction, (0, 0.372677996250), **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_projection_onto_zero_is_no_step_and_not_stretched_noise(dtype: Any) -> None:
+    """At tau 0 two opposed clients leave only 0; float32 rounding must not become a step."""
+    rows = np.outer([1, -0.4], stream(1, "row").normal(size=300)).astype(dtype)
+    step = FedPCD(tau=0).aggregate(cohort_of(rows), History())
+    assert step.report["feasible"]
+    assert_array_equal(step.direction, np.zeros(300, dtype))
+
+
+# ---------------------------------------------------------------- promises
+
+
+def disagreeing(seed: int, m: int = 8, d: int = 40) -> Vector:
+    """Random clients with a common part, of very different lengths, some of them in conflict."""
+    rng = stream(seed, "clients")
+    return rng.normal(size=(m, d)) * rng.uniform(0.1, 10, (m, 1)) + 0.2
+
+
+SEEDS = range(6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("tau", [0.0, 0.05, 0.5])
+def test_the_direction_meets_the_conditions_of_an_optimum(seed: int, tau: float) -> None:
+    rows, sizes = disagreeing(seed), list(range(1, 9))
+    cohort = cohort_of(rows, sizes)
+    step = FedPCD(tau=tau).aggregate(cohort, History())
+    mean = cohort.mean(cohort.shares)
+    units, target = rows / norm(rows, axis=1, keepdims=True), mean / norm(mean)
+    mu = np.array([step.report["multipliers"].get(str(k + 1), 0.0) for k in range(8)])
+    point = bent_point(step)
+    slack = units @ point - tau
+    assert step.report["active"] > 0
+    assert step.report["residual"] <= 1e-9
+    assert (mu >= 0).all()
+    assert (slack >= -1e-9).all()
+    assert_allclose(mu * slack, 0, atol=1e-9)
+    assert_allclose(point, target + mu @ units, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_step_is_as_long_as_the_mean(seed: int) -> None:
+    cohort = cohort_of(disagreeing(seed))
+    step = FedPCD(tau=0.1).aggregate(cohort, History())
+    assert norm(step.direction) == pytest.approx(norm(cohort.mean(cohort.shares)), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_larger_tau_never_stays_nearer_to_the_mean(seed: int) -> None:
+    cohort = cohort_of(disagreeing(seed))
+    mean = cohort.mean(cohort.shares)
+    distances = []
+    for tau in (0.0, 0.01, 0.05, 0.1, 0.3, 1.0):
+        step = FedPCD(tau=tau).aggregate(cohort, History())
+        distances.append(norm(bent_point(step) - mean / norm(mean)))
+    assert all(near <= far + 1e-12 for near, far in pairwise(distances))
+    assert distances[0] < distances[-1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_which_client_is_called_what_does_not_matter(seed: int) -> None:
+    rows, sizes = disagreeing(seed), list(range(3, 11))
+    order = stream(seed, "order").permutation(8)
+    one = FedPCD().aggregate(cohort_of(rows, sizes), History())
+    other = FedPCD().aggregate(cohort_of(rows[order], [sizes[k] for k in order]), History())
+    assert_allclose(other.direction, one.direction, rtol=1e-9, atol=1e-12)
+
+
+def two_rounds(first: Vector, second: Vector, *, gap: int = 1, **settings: Any) -> Step[History]:
+    """Clients a, b, ... in round 1, others 1 + gap."""
+    names = [f"a{k}" for k in range(len(first))]
+    method = FedPCD(tau=0.1, **settings)
+    state = method.aggregate(cohort_of(first, names=names), History()).state
+    return method.aggregate(cohort_of(second, round=1 + gap), state)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6])
+def test_the_length_of_a_remembered_update_does_not_matter(seed: int, factor: float) -> None:
+    rows = disagreeing(seed)
+    scaled = rows.copy()
+    scaled[1] *= factor
+    one, other = two_rounds(rows[:4], rows[4:]), two_rounds(scaled[:4], rows[4:])
+    assert one.report["active"] > 0
+    assert_allclose(other.direction, one.direction, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_constraint_twice_changes_nothing(seed: int) -> None:
+    rows = disagreeing(seed)
+    one = two_rounds(rows[:4], rows[4:])
+    twice = two_rounds(rows[[0, 1, 2, 3, 0, 2]], rows[4:])
+    present = two_rounds(np.vstack([rows[:4], rows[5:6]]), rows[4:])
+    for other in (twice, present):
+        assert_allclose(other.direction, one.direction, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("history", [0, 1, 3])
+def test_an_absent_client_is_protected_for_exactly_the_windows_rounds(
+    seed: int, history: int
+) -> None:
+    rows = disagreeing(seed)
+    alone = FedPCD(tau=0.1).aggregate(cohort_of(rows[4:]), History())
+    for gap in range(1, history + 1):
+        step = two_rounds(rows[:4], rows[4:], gap=gap, history=history)
+        assert step.report["history"] == 4
+        assert (rows @ step.direction > 0).all()
+    expired = two_rounds(rows[:4], rows[4:], gap=history + 1, history=history)
+    assert expired.report["history"] == 0
+    assert_array_equal(expired.direction, alone.direction)
+    assert set(expired.state.seen.entries) == {"1", "2", "3", "4"}
+
+
+def test_a_returning_client_overwrites_what_was_remembered_of_it() -> None:
+    rows = disagreeing(1)
+    method = FedPCD(tau=0.1)
+    state = method.aggregate(cohort_of(rows[:4]), History()).state
+    again = method.aggregate(cohort_of(rows[4:], round=2), state)
+    alone = method.aggregate(cohort_of(rows[4:]), History())
+    assert again.report["history"] == 0
+    assert_array_equal(again.direction, alone.direction)
+    assert {entry.round for entry in again.state.seen.entries.values()} == {2}
+    assert_array_equal(again.state.seen.get("1"), rows[4])
+
+
+def test_the_products_that_are_kept_are_those_of_the_remembered_updates() -> None:
+    method, state = FedPCD(history=3), History()
+    rng = stream(5, "rounds")
+    for number in range(1, 12):
+        names = choose([str(k) for k in range(9)], 3, seed=1, round=number)
+        rows = rng.normal(size=(3, 20)) + 0.1
+        state = method.aggregate(cohort_of(rows, names=names, round=number), state).state
+        held = np.stack([entry.vector for entry in state.seen.entries.values()])
+        assert_allclose(state.products, held @ held.T, rtol=1e-12, atol=1e-12)
+        assert state.rates.keys() == state.seen.entries.keys()
+
+
+def test_without_normalisation_updates_are_compared_as_gradients_of_their_own_round() -> None:
+    """The displacement of a round with half the learning rate counts for the same gradient."""
+    method = FedPCD(tau=0.1, normalise=False)
+    directions = []
+    for lr in (0.1, 0.05):
+        first = cohort_of(TOY3[2:] * lr / 0.1, names=["3"], lr=lr)
+        state = method.aggregate(first, History()).state
+        directions.append(method.aggregate(cohort_of(TOY3[:2], round=2), state).direction)
+    assert_allclose(directions[0], directions[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("clients", "history", "expected"), [(100, 0, 10), (100, 1, 19), (30, 10, 20.585682)]
+)
+def test_the_window_holds_as_many_distinct_clients_as_the_formula_says(
+    clients: int, history: int, expected: float
+) -> None:
+    """N (1 - (1 - rho)^(H+1)) with rho = 0.1, over 300 rounds."""
+    method, state = FedPCD(history=history), History()
+    everybody, size = [str(k) for k in range(clients)], clients // 10
+    counts = []
+    for number in range(1, 301):
+        names = choose(everybody, size, seed=8, round=number)
+        cohort = cohort_of(np.ones((size, 1)), names=names, round=number, clients=clients)
+        step = method.aggregate(cohort, state)
+        state = step.state
+        if number > history:
+            counts.append(step.report["rows"])
+    # neighbouring rounds share clients: only every (H+1)-th count is independent
+    error = np.std(counts) / np.sqrt(len(counts) / (history + 1))
+    assert np.mean(counts) == pytest.approx(expected, abs=4 * error)
+
+
+# ---------------------------------------------------------------- edges
+
+
+def test_one_client_alone_and_clients_without_an_update_change_nothing() -> None:
+    rows = disagreeing(0)
+    assert_array_equal(FedPCD().aggregate(cohort_of(rows[:1]), History()).direction, rows[0])
+    still = FedPCD().aggregate(cohort_of(np.zeros((3, 4))), History())
+    assert still.report["feasible"]
+    assert_array_equal(still.direction, np.zeros(4))
+    some = np.vstack([rows, np.zeros((1, rows.shape[1]))])
+    step = FedPCD(tau=0.1).aggregate(cohort_of(some), History())
+    assert step.report["feasible"]
+    assert "9" not in step.report["multipliers"]
+
+
+def test_a_mean_of_zero_is_no_step() -> None:
+    rows = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    for tau in (0.0, 0.1):
+        step = FedPCD(tau=tau).aggregate(cohort_of(rows), History())
+        assert_array_equal(step.direction, (0, 0))
+
+
+def test_a_mean_of_zero_with_an_absent_client_to_serve_is_no_step() -> None:
+    step = two_rounds(np.array([[0.0, 1.0, 0.0]]), np.array([[1.0, 0, 0], [-1.0, 0, 0.0]]))
+    assert_array_equal(step.direction, np.zeros(3))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("m", [1, 2, 20])
+def test_flb_16_flb_17_the_solver_does_not_change_the_answer(seed: int, m: int) -> None:
+    """One client, two identical ones, more than there are dimensions, one 1000 times larger."""
+    rows = disagreeing(seed, m, 30)
+    rows[0] *= 1000
+    rows[-1] = rows[0]
+    cohort = cohort_of(rows)
+    exact = FedPCD(tau=0.1, solver="exact").aggregate(cohort, History())
+    by_qp = FedPCD(tau=0.1, solver="osqp").aggregate(cohort, History())
+    assert by_qp.report["feasible"] == exact.report["feasible"]
+    assert_allclose(by_qp.direction, exact.direction, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_flb_16_numbers_that_are_not_finite_are_refused_and_never_solved(bad: float) -> None:
+    rows = disagreeing(0)
+    rows[2, 3] = bad
+    with np.errstate(invalid="ignore"), pytest.raises(AggregationError, match="finite"):
+        FedPCD().aggregate(cohort_of(rows), History())
+
+
+def test_float32_updates_get_a_float32_step_close_to_the_float64_one() -> None:
+    rows = disagreeing(2, 12, 5000)
+    exact = FedPCD(tau=0.1).aggregate(cohort_of(rows), History())
+    step = FedPCD(tau=0.1).aggregate(cohort_of(rows.astype(np.float32)), History())
+    assert step.direction.dtype == np.float32
+    assert_allclose(step.direction, exact.direction, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("setting", [{"tau": -0.1}, {"tau": 1.1}, {"tau": np.nan}, {"history": -1}])
+def test_settings_out_of_range_are_refused_by_name(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        FedPCD(**setting)
+    with pytest.raises(ConfigError, match="no_such"):
+        replace(FedPCD(), solver="no_such").aggregate(cohort_of(PAGE), History())

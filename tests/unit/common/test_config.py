@@ -1,0 +1,230 @@
+"""The run config: all problems at once, nothing unknown, one place for every default."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.config import NOT_IN_RESULTS, RunConfig, cohort_size, parse
+from common.errors import ConfigError
+from common.methods import METHODS, FedPCD, FedPVR
+from deploy.inputs import flatten
+
+ROOT = Path(__file__).parents[3]
+
+
+def problems_of(flat: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(flat)
+    first, *rest = str(caught.value).split("\n  ")
+    assert first == "the run config cannot be used:"
+    return rest
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert parse({}) == RunConfig()
+
+
+def test_all_problems_are_told_in_one_go() -> None:
+    said = problems_of(
+        {
+            "train.lr": -1.0,
+            "train.epochs": 1.5,
+            "fedpcd.tua": 0.1,
+            "method": "fedpdc",
+            "data.download": 1,
+            "server.lr": True,
+        }
+    )
+    assert said == [
+        'the run config has no key "fedpcd.tua" (did you mean "fedpcd.tau"?)',
+        'method must be one of "fedavg", "fedpcd", "fedpvr", "scaffold", not \'fedpdc\'',
+        "data.download must be true or false, not a whole number (1)",
+        "train.lr must be more than 0, not -1.0",
+        "train.epochs must be a whole number, not a number (1.5)",
+        "server.lr must be a number, not true or false (True)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("tau", "fedpcd.tau"),
+        ("train.learning-rate", None),
+        ("lr", "train.lr"),
+        ("train.batch_size", "train.batch-size"),
+        ("momentum", "train.momentum"),
+        ("fedpcd.lr", "train.lr"),
+        ("rouns", "rounds"),
+        ("xyzzy", None),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_nearest_known(key: str, nearest: str | None) -> None:
+    (said,) = problems_of({key: 1})
+    assert said.startswith(f'the run config has no key "{key}"')
+    assert nearest is None or said.endswith(f'(did you mean "{nearest}"?)')
+
+
+@pytest.mark.parametrize(
+    ("flat", "said"),
+    [
+        ({"train.lr": "0.1"}, "train.lr must be a number, not a text ('0.1')"),
+        ({"train.lr": False}, "train.lr must be a number, not true or false (False)"),
+        ({"train.lr": float("nan")}, "train.lr must be more than 0, not nan"),
+        ({"train.lr": [0.1]}, "train.lr must be a number, not [0.1]"),
+        ({"rounds": "3"}, "rounds must be a whole number, not a text ('3')"),
+        ({"rounds": True}, "rounds must be a whole number, not true or false (True)"),
+        ({"rounds": 0}, "rounds must be at least 1, not 0"),
+        ({"name": 5}, "name must be a text, not a whole number (5)"),
+        ({"participation": 0.0}, "participation must be in (0, 1], not 0.0"),
+        (
+            {"train.device": "gpu"},
+            'train.device must be one of "auto", "cpu", "cuda", not \'gpu\'',
+        ),
+        ({"fedpcd.tau": 1.5}, "fedpcd.tau must be in [0, 1], not 1.5"),
+    ],
+)
+def test_what_has_the_wrong_type_or_range_is_refused(flat: dict[str, Any], said: str) -> None:
+    assert problems_of(flat) == [said]
+
+
+@pytest.mark.parametrize("method", ["fedpvr", "scaffold"])
+@pytest.mark.parametrize(("key", "value"), [("train.momentum", 0.9), ("train.weight-decay", 1e-4)])
+def test_flb_14_momentum_and_weight_decay_are_refused_at_start(
+    method: str, key: str, value: float
+) -> None:
+    (said,) = problems_of({"method": method, key: value})
+    assert said.startswith(f"{key} must be 0, not {value:g}: {method} estimates mean gradients")
+    assert parse({"method": "fedavg", key: value}).train.to_table()[key.partition(".")[2]] == value
+
+
+def test_combinations_that_cannot_work_are_refused() -> None:
+    said = problems_of(
+        {
+            "clients": 10,
+            "participation": 0.5,
+            "server.min-replies": 6,
+            "data.test-fraction": 0.5,
+            "data.calibration-fraction": 0.5,
+        }
+    )
+    assert len(said) == 2
+    assert "server.min-replies is 6, but a round asks only 5 of 10" in said[0]
+    assert "leave nothing to train on" in said[1]
+
+
+CHANGED = {
+    "method": "fedpvr",
+    "rounds": 7,
+    "participation": 0.25,
+    "name": "x",
+    "resume": True,
+    "data.alpha": 3.5,
+    "train.lr": 0.3,
+    "server.min-replies": 2,
+    "fedavg.uniform": True,
+    "fedpcd.tau": 0.5,
+    "fedpvr.block": "last:2",
+}
+
+
+def test_a_config_is_read_back_from_its_flat_form() -> None:
+    config = parse(CHANGED)
+    flat = config.to_flat()
+    assert parse(flat) == config
+    assert parse(flat).to_flat() == flat
+    assert {key: flat[key] for key in CHANGED} == CHANGED
+    assert config.chosen == FedPVR(block="last:2")
+    assert config.methods["fedpcd"] == FedPCD(tau=0.5)
+
+
+def test_every_key_can_be_set_alone() -> None:
+    for key, value in RunConfig().to_flat().items():
+        assert parse({key: value}) == RunConfig()
+
+
+def test_whole_numbers_are_taken_for_floats_as_flower_hands_them_over() -> None:
+    assert parse({"train.lr": 1}) == parse({"train.lr": 1.0})
+    assert type(parse({"train.lr": 1}).train.lr) is float
+
+
+def test_pyprojects_copy_of_the_defaults_is_equal_to_them() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    copy = flatten(table["tool"]["flwr"]["app"]["config"])
+    defaults = RunConfig().to_flat()
+    assert list(copy.items()) == list(defaults.items())
+    assert {key: type(value) for key, value in copy.items()} == {
+        key: type(value) for key, value in defaults.items()
+    }
+
+
+def test_every_setting_and_every_method_has_its_keys() -> None:
+    flat = RunConfig().to_flat()
+    for name, method in METHODS.items():
+        assert {key for key in flat if key.startswith(f"{name}.")} == {
+            f"{name}.{key}" for key in method().to_table()
+        }
+
+
+# ---------------------------------------------------------------- the fingerprint
+
+
+def test_the_fingerprint_ignores_names_and_places() -> None:
+    base = RunConfig().fingerprint()
+    other = {
+        "rounds": 99,
+        "name": "other",
+        "out": "/elsewhere",
+        "resume": True,
+        "eval-every": 1,
+        "data.root": "/data",
+        "data.download": False,
+        "train.device": "cpu",
+        "server.start-timeout": 1.0,
+        "server.checkpoint-every": 1,
+        "server.keep-checkpoints": 9,
+    }
+    assert set(other) == set(NOT_IN_RESULTS)
+    assert parse(other).fingerprint() == base
+
+
+def test_the_fingerprint_ignores_the_settings_of_methods_that_are_not_used() -> None:
+    assert parse({"fedpvr.block": "*"}).fingerprint() == RunConfig().fingerprint()
+
+
+CHANGES = {
+    "method": "fedavg", "model": "cnn", "clients": 21, "participation": 0.4, "seed": 2,
+    "data.name": "cifar10", "data.alpha": 0.2, "data.test-fraction": 0.3, "train.epochs": 2,
+    "train.batch-size": 33, "train.lr": 0.2, "train.lr-decay": 0.9, "train.momentum": 0.1,
+    "train.augment": True, "train.drop-last": True, "server.lr": 0.5, "server.min-replies": 2,
+    "fedpcd.tau": 0.1, "fedpcd.history": 0, "fedpcd.solver": "exact",
+}  # fmt: skip
+
+
+def test_the_fingerprint_tells_apart_whatever_changes_the_results() -> None:
+    prints = {parse({key: value}).fingerprint() for key, value in CHANGES.items()}
+    prints.add(RunConfig().fingerprint())
+    assert len(prints) == len(CHANGES) + 1
+
+
+# ---------------------------------------------------------------- rounds
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "size"),
+    [
+        (0.1, 100, 10), (0.05, 100, 5), (0.29, 100, 29), (0.57, 100, 57), (0.5, 5, 2),
+        (0.01, 20, 1), (1.0, 7, 7), (0.1, 1, 1),
+    ],
+)  # fmt: skip
+def test_a_cohort_is_as_large_as_in_the_studies(fraction: float, clients: int, size: int) -> None:
+    assert cohort_size(fraction, clients) == size
+    config = replace(RunConfig(), participation=fraction, clients=clients)
+    assert config.cohort_size == size
+
+
+def test_the_learning_rate_decays_from_round_1_on() -> None:
+    config = parse({"train.lr": 0.1, "train.lr-decay": 0.5})
+    assert [config.local_lr(number) for number in (1, 2, 4)] == [0.1, 0.05, 0.0125]

@@ -1,0 +1,181 @@
+"""A run's folder is never another run's, and a resume takes up exactly where the run stood."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.config import RunConfig, parse
+from common.errors import CheckpointError, ConfigError
+from common.layout import Tensor
+from deploy.inputs import flatten
+from server_app.folder import CHECKPOINTS, CONFIG_FILE, RunFolder, nested
+from server_app.records import RECORDS, RoundRecord, read_outcome, read_records
+from server_app.state import ServerState
+from tests.builders import assert_same, layout_of_size
+
+LAYOUT = layout_of_size(4, (Tensor("n.count", (), "int64"),))
+
+
+def config_in(out: Path, **flat: Any) -> RunConfig:
+    given = {"server.checkpoint-every": 2, **flat}
+    return parse({"method": "fedavg", "name": "r", "out": str(out), "rounds": 5, **given})
+
+
+def state_of(number: int) -> ServerState[Any]:
+    weights = np.full(4, number, np.float32)
+    return ServerState(number, weights, {"n.count": np.array(number)}, None)
+
+
+def played(out: Path, rounds: int, **flat: Any) -> RunFolder:
+    folder = RunFolder.open(config_in(out, **flat))
+    for number in range(1, rounds + 1):
+        folder.keep(state_of(number))
+        folder.note(RoundRecord(number, 0.1, ["0"], ["0"]))
+    return folder
+
+
+def test_the_exact_config_is_written_and_can_be_read_back(tmp_path: Path) -> None:
+    config = config_in(tmp_path, **{"train.lr": 0.25, "fedpcd.tau": 0.5})
+    folder = RunFolder.open(config)
+    text = (folder.path / CONFIG_FILE).read_text()
+    assert parse(flatten(tomllib.loads(text))) == config
+
+
+def test_nested_and_flatten_are_each_others_inverse() -> None:
+    flat = RunConfig().to_flat()
+    assert flatten(nested(flat)) == flat
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    folder = played(tmp_path, 1)
+    before = {path.name: path.read_bytes() for path in folder.path.glob("*.*")}
+    with pytest.raises(ConfigError, match="holds a run already"):
+        RunFolder.open(config_in(tmp_path, **{"train.lr": 0.5}))
+    assert {path.name: path.read_bytes() for path in folder.path.glob("*.*")} == before
+
+
+def test_a_run_without_a_name_is_called_after_its_method(tmp_path: Path) -> None:
+    folder = RunFolder.open(config_in(tmp_path, name=""))
+    assert folder.path.name.startswith("fedavg-2")
+
+
+def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        RunFolder.open(config_in(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("every", "rounds", "kept"), [(2, 5, [4, 5]), (1, 3, [2, 3]), (5, 5, [5]), (0, 5, [])]
+)
+def test_checkpoints_come_every_so_often_and_at_the_end(
+    tmp_path: Path, every: int, rounds: int, kept: list[int]
+) -> None:
+    folder = played(tmp_path, rounds, **{"server.checkpoint-every": every})
+    names = sorted(path.name for path in (folder.path / CHECKPOINTS).glob("*"))
+    assert names == [f"round-{number:06d}.ckpt" for number in kept]
+
+
+def test_a_resume_goes_on_from_the_newest_checkpoint_and_forgets_later_rounds(
+    tmp_path: Path,
+) -> None:
+    played(tmp_path, 3)
+    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    state, warnings = folder.restore(LAYOUT)
+    assert warnings == []
+    assert_same(state, state_of(2))
+    assert [record.round for record in read_records(folder.path)] == [1, 2]
+
+
+def test_a_resume_before_the_first_checkpoint_starts_over(tmp_path: Path) -> None:
+    played(tmp_path, 1)
+    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    assert folder.restore(LAYOUT) == (None, [])
+    assert read_records(folder.path) == []
+
+
+def test_a_resume_of_nothing_is_a_start(tmp_path: Path) -> None:
+    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    assert folder.restore(LAYOUT) == (None, [])
+    assert (folder.path / CONFIG_FILE).exists()
+
+
+def test_a_run_that_was_not_asked_to_resume_does_not(tmp_path: Path) -> None:
+    folder = played(tmp_path, 0)
+    folder.keep(state_of(2))
+    assert folder.restore(LAYOUT) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "change", [{"method": "fedpcd"}, {"train.lr": 0.5}, {"seed": 2}, {"data.alpha": 0.7}]
+)
+def test_flb_08_a_resume_with_other_settings_is_refused_and_leaves_the_run_as_it_was(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    folder = played(tmp_path, 3)
+    config, records = (folder.path / name for name in (CONFIG_FILE, RECORDS))
+    before = config.read_bytes(), records.read_bytes()
+    other = RunFolder.open(config_in(tmp_path, resume=True, **change))
+    with pytest.raises(CheckpointError, match="another run config"):
+        other.restore(LAYOUT)
+    assert (config.read_bytes(), records.read_bytes()) == before
+
+
+def test_flb_08_a_resume_with_other_classes_is_refused(tmp_path: Path) -> None:
+    played(tmp_path, 3)
+    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    with pytest.raises(CheckpointError, match="number of classes"):
+        folder.restore(layout_of_size(5, LAYOUT.buffers))
+
+
+def test_a_resume_may_change_names_places_and_the_number_of_rounds(tmp_path: Path) -> None:
+    played(tmp_path, 3)
+    longer = {"rounds": 50, "train.device": "cpu", "eval-every": 1, "data.root": "/elsewhere"}
+    folder = RunFolder.open(config_in(tmp_path, resume=True, **longer))
+    state, _ = folder.restore(LAYOUT)
+    assert state is not None
+    assert "rounds = 50" in (folder.path / CONFIG_FILE).read_text()
+
+
+def test_a_run_that_kept_no_checkpoint_cannot_be_resumed_by_surprise(tmp_path: Path) -> None:
+    none = {"server.checkpoint-every": 0}
+    folder = played(tmp_path, 3, **none)
+    with pytest.raises(CheckpointError, match="checkpoint-every was 0"):
+        RunFolder.open(config_in(tmp_path, resume=True, **none)).restore(LAYOUT)
+    assert len(read_records(folder.path)) == 3
+
+
+def test_the_final_model_is_written_by_name(tmp_path: Path) -> None:
+    folder = played(tmp_path, 3)
+    folder.finish(state_of(3), LAYOUT, seconds=1.5)
+    with np.load(folder.path / "weights.npz", allow_pickle=False) as arrays:
+        assert set(arrays) == {"features.weight", "classifier.weight", "n.count"}
+        assert_same(arrays["classifier.weight"], np.full(1, 3, np.float32))
+        assert_same(arrays["n.count"], np.array(3))
+    outcome = read_outcome(folder.path)
+    assert outcome is not None
+    assert (outcome.status, outcome.rounds, outcome.seconds) == ("completed", 3, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (KeyboardInterrupt(), "stopped", "stopped by the user"),
+        (ConfigError("no such solver"), "failed", "no such solver"),
+        (ZeroDivisionError("by zero"), "failed", "ZeroDivisionError: by zero"),
+    ],
+)
+def test_how_a_run_ended_early_is_written_down_and_forgotten_by_a_resume(
+    tmp_path: Path, error: BaseException, status: str, message: str
+) -> None:
+    folder = played(tmp_path, 3)
+    folder.end_early(error, 3, 2.0)
+    outcome = read_outcome(folder.path)
+    assert outcome is not None
+    assert (outcome.status, outcome.message, outcome.rounds) == (status, message, 3)
+    RunFolder.open(replace(folder.config, resume=True))
+    assert read_outcome(folder.path) is None

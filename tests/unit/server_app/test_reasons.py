@@ -1,0 +1,40 @@
+"""An error reply becomes one line that a person can act on."""
+
+import pytest
+from flwr.app import Error
+from flwr.common.constant import ErrorCode
+
+from server_app.reasons import LONGEST, reason_of
+
+RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+TRACEBACK = """Traceback (most recent call last):
+  File "app.py", line 3, in train
+    raise ValueError("no such class")
+ValueError: no such class
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Error(RAISED, TRACEBACK), "its ClientApp raised an error: ValueError: no such class"),
+        (Error(RAISED, repr(TRACEBACK)), "its ClientApp raised an error: ValueError: no such class"),
+        (Error(RAISED, "one line"), "its ClientApp raised an error: one line"),
+        (Error(RAISED), "its ClientApp raised an error"),
+        (Error(RAISED, "  \n \n"), "its ClientApp raised an error"),
+        (Error(ErrorCode.NODE_UNAVAILABLE), "it went offline"),
+        (Error(ErrorCode.MESSAGE_UNAVAILABLE, ""), "the message expired before it replied"),
+        (Error(4711, "what"), "error 4711: what"),
+        (
+            Error(0, "ray.exceptions.ActorDiedError: The actor died unexpectedly\nmore"),
+            "its worker process died (killed, or out of memory)",
+        ),
+    ],
+)  # fmt: skip
+def test_the_last_line_of_a_traceback_is_what_counts(error: Error, reason: str) -> None:
+    assert reason_of(error) == reason
+
+
+def test_a_novel_is_cut() -> None:
+    said = reason_of(Error(RAISED, "x" * 10_000))
+    assert len(said) < LONGEST + 50

@@ -1,0 +1,58 @@
+"""Every method in the table is a ready Flower strategy with its own settings."""
+
+from dataclasses import fields
+
+import pytest
+from flwr.serverapp.strategy import Strategy
+
+import server_app.strategies as ready
+from common.errors import ConfigError
+from common.methods import METHODS, FedPCD
+from common.types import Buffers
+from server_app.strategies import STRATEGIES
+from server_app.strategy import Options
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_method_has_a_strategy_under_its_own_name(name: str) -> None:
+    strategy = getattr(ready, METHODS[name].__name__)
+    assert strategy is STRATEGIES[name]
+    assert issubclass(strategy, Strategy)
+    assert strategy().method == METHODS[name]()
+    assert strategy().options == Options()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_documentation_lists_every_setting_with_its_default(name: str) -> None:
+    text = str(STRATEGIES[name].__doc__)
+    for item in (*fields(METHODS[name]), *fields(Options)):
+        assert f"    {item.name}: " in text
+        assert f"(default {item.default!r})" in text
+
+
+def test_settings_go_where_they_belong() -> None:
+    buffers: Buffers | tuple[str, ...] = ("running",)
+    strategy = ready.FedPCD(tau=0.5, history=3, fraction_train=0.1, seed=4, buffers=buffers)
+    assert strategy.method == FedPCD(tau=0.5, history=3)
+    assert strategy.options == Options(fraction_train=0.1, seed=4)
+    assert strategy.buffers == buffers
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"histroy": 3}, r'FedPCD has no setting "histroy" \(did you mean "history"\?\)'),
+        ({"fraction_fit": 0.1}, "did you mean"),
+        ({"tau": 2.0}, "FedPCD: tau must be in"),
+        ({"fraction_train": 1.5}, "Options: fraction-train must be in"),
+        ({"min_replies": 0}, "Options: min-replies must be at least 1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(given: dict[str, float], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ready.FedPCD(**given)
+
+
+def test_there_is_nothing_else_in_the_module() -> None:
+    with pytest.raises(AttributeError, match="FedProxy"):
+        ready.FedProxy  # noqa: B018
