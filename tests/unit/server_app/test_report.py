@@ -14,15 +14,13 @@ from rich.console import Console
 
 from common.metrics import Fairness
 from common.rng import stream
+from server_app.plots import COLOURS, Style, plot_runs
 from server_app.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
 from server_app.report import (
-    COLOURS,
     Run,
-    Style,
     load_runs,
     measured,
     megabytes_per_client_round,
-    plot_runs,
     seconds_per_round,
     summary_json,
     summary_table,
@@ -241,7 +239,8 @@ def test_drawing_needs_no_pyplot_and_importing_loads_nothing_heavy(tmp_path: Pat
 import sys
 from pathlib import Path
 from server_app.records import *
-from server_app.report import Run, plot_runs
+from server_app.plots import plot_runs
+from server_app.report import Run
 print([name for name in ("flwr", "torch", "matplotlib") if name in sys.modules])
 evaluation = Evaluation.of({"0": ClientScore(2, 1, 0.5)}, {})
 run = Run("x", (RoundRecord(1, 0.1, [], [], evaluation=evaluation),))
