@@ -66,6 +66,7 @@ def load_newest(
         CheckpointError: a readable checkpoint belongs to another run config or another model.
     """
     warnings: list[str] = []
+    template = ServerState.first(layout, np.zeros(layout.size, np.float32), {}, method)
     for path in sorted(folder.glob(PATTERN), reverse=True):
         try:
             # np.load would not close a torn file that it opened itself
@@ -79,7 +80,6 @@ def load_newest(
                         f"{head['fingerprint']}, this run's is {fingerprint}); give the run "
                         "another name, or the config it was started with"
                     )
-                template = ServerState.first(layout, np.zeros(layout.size, np.float32), {}, method)
                 state = _restore(ServerState, head["state"], arrays, template.method)
             _refuse_other_model(path, state, layout)
             return state, warnings

@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
 LARGEST = 1e150  # number that may come in: its square still exists
 TURNS = 20  # constraints let in, per constraint, before the active-set method gives up
 ROUNDING = 1e-14  # of a dot product of unit vectors in float64, with room
+FLOAT32 = 1e-7  # what is left of a sum of unit rows that is zero, once they are in float32
 FAINT = 10  # blurs that the floors of a conflict must exceed to count
 LOOSE = 1000  # blurs that the worst violation must exceed where only a faint conflict is left
 INDEFINITE = 1e-6  # how far below zero, per row, an eigenvalue of a unit Gram matrix may be
@@ -207,10 +208,10 @@ def least_multipliers(
     m = np.size(gaps)
     gram, gaps = _checked("gram", gram, (m, m)), _checked("gaps", gaps, (m,))
     lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    unit, factor, cut = _factored(gram, lengths)
+    unit, factor, noise = _factored(gram, lengths)
     unit_gaps = _per_length("gaps", gaps, lengths)
     size = float(max(target_length, unit_gaps.max(initial=0.0)))
-    blur = max(1e-7, np.sqrt(cut))
+    blur = max(FLOAT32, np.sqrt(noise))
     program = _Program(factor, unit_gaps / (size or 1.0), blur=blur)
     answer = _decided(program, gaps, lengths, solver)
 
@@ -290,7 +291,7 @@ def _by_active_set(program: _Program) -> _Answer:
     if (program.lack(state.push) > loose).any():
         return answer
     multipliers = np.zeros(m)
-    multipliers[list(state.rows)] = state.held
+    multipliers[list(state.rows)] = np.maximum(state.held, 0.0)  # zero, bar the last bit
     return _Answer(state.push, multipliers, "dual active set", True, np.zeros(m))
 
 
@@ -315,22 +316,13 @@ def _let_in(program: _Program, state: _Tight, new: int) -> tuple[_Tight, Vector 
             return state, against / against.sum()
         reached = lack / length**2 if length > ROUNDING * total else np.inf
         if reached <= stop:
-            return _settled(program, [*rows, new]), None
+            return _Tight((*rows, new), *_hold(program, [*rows, new])), None
         push, held = push + stop * rest, held - stop * ratios
         rows, held = rows[:first] + rows[first + 1 :], np.delete(held, first)
 
 
-def _settled(program: _Program, rows: list[int]) -> _Tight:
-    """Solve for the constraints `rows`, without those that rounding has turned negative."""
-    while True:
-        push, held = _hold(program, rows)
-        if (held >= 0).all():
-            return _Tight(tuple(rows), push, held)
-        rows = np.delete(rows, held.argmin()).tolist()
-
-
 def _hold(program: _Program, rows: Sequence[int]) -> tuple[Vector, Vector]:
-    """Return the shortest z [k] that meets independent constraints exactly, and their multipliers."""
+    """Return the shortest z [k] that meets independent rows exactly, and their multipliers."""
     index = list(rows)
     basis, triangle = np.linalg.qr(program.factor[:, index])
     inside = np.linalg.solve(triangle.T, program.gaps[index])
@@ -358,7 +350,7 @@ def _common(
 
 
 def _factored(gram: Matrix, lengths: Vector) -> tuple[Matrix, Matrix, float]:
-    """Return the unit Gram matrix [m, m], F [k, m] and the eigenvalue below which it is cut."""
+    """Return the unit Gram matrix [m, m], F [m, m], and how much of an eigenvalue is rounding."""
     m = len(gram)
     bounds = np.outer(lengths, lengths)
     odd = (np.abs(gram) > bounds * (1 + INDEFINITE)) | (np.abs(gram - gram.T) > bounds * INDEFINITE)
@@ -375,9 +367,8 @@ def _factored(gram: Matrix, lengths: Vector) -> tuple[Matrix, Matrix, float]:
             f"expected a positive semidefinite gram, got the eigenvalue {values.min()} with its "
             "rows at unit length; build it with inner_products"
         )
-    cut = m * np.finfo(np.float64).eps * float(values.max(initial=0.0))
-    kept = values > cut
-    return unit, np.sqrt(values[kept])[:, None] * vectors[:, kept].T, cut
+    noise = m * np.finfo(np.float64).eps * float(values.max(initial=0.0))
+    return unit, np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T, noise
 
 
 def _check_solver(solver: str) -> None:

@@ -1,36 +1,31 @@
 """What every method in the table promises. A new method is held to it by being in the table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, MetricRecord, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.layout import Layout
 from common.methods import METHODS, FedAvg, Method
 from common.rng import stream
-from common.types import ClientUpdate, Cohort, Vector
-from common.wire import ARRAYS, EXAMPLES, METRICS, WEIGHTS
+from common.types import ClientUpdate, Cohort
 from server_app.checkpoint import load_newest, save
 from server_app.state import ServerState, average_buffer, next_state
 from tests.builders import (
     LR,
-    Federation,
     Quadratic,
     arrays_in,
     assert_same,
     begin,
     bowls,
-    changed,
     drawn,
     layout_of_size,
     local_steps,
     play,
-    silent,
 )
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -183,6 +178,21 @@ def test_the_same_round_twice_gives_the_same_bits(method: Method[Any], m: int, d
     assert_same(one, other)
 
 
+@METHOD
+def test_flb_15_buffers_are_averaged_beside_the_method(method: Method[Any]) -> None:
+    """Whatever the buffers hold, the method's step and state are the same to the last bit."""
+    layout = layout_of_size(9)
+    state = warm(method, layout, 4)
+    cohort = cohort_at(method, state, layout, bowls(4, 9))
+    plain, _ = next_state(state, cohort, method, 1.0)
+    huge = {"norm.running_mean": np.full(9, 1e30, np.float32), "norm.count": np.array(7)}
+    loud = replace(cohort, updates=tuple(replace(u, buffers=huge) for u in cohort.updates))
+    after, _ = next_state(replace(state, buffers=huge), loud, method, 1.0)
+    assert_same(after.weights, plain.weights)
+    assert_same(after.method, plain.method)
+    assert average_buffer(loud, "norm.count") == 7
+
+
 # ---------------------------------------------------------------- many rounds
 
 
@@ -271,137 +281,3 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_went_through(
     assert restored is not None
     resumed = play(method, restored, layout, problems, cohorts[stop:], examples=sizes)[-1]
     assert_same(resumed, through)
-
-
-# ---------------------------------------------------------------- behind real messages
-
-
-@METHOD
-def test_what_travels_is_what_the_pure_halves_say(method: Method[Any]) -> None:
-    """Three rounds over the wire are three rounds without it, but for float32 rounding."""
-    federation = Federation(method, fraction_train=0.6)
-    state = begin(method, federation.layout, federation.weights, np.float32)
-    for number in (1, 2, 3):
-        federation.train(number)
-        record = federation.strategy.record
-        assert record is not None
-        assert record.dropped == {}
-        assert len(record.replied) == 3
-        (state,) = play(method, state, federation.layout, federation.problems, [record.replied],
-                        examples=lambda client: 10 * (int(client) + 1))  # fmt: skip
-        assert_allclose(federation.weights, state.weights, rtol=1e-5, atol=1e-6)
-
-
-def spoil(value: float) -> Callable[[RecordDict], None]:
-    """Put one bad number into the weights."""
-
-    def change(content: RecordDict) -> None:
-        weights = content[ARRAYS][WEIGHTS].numpy().copy()
-        weights[3] = value
-        content[ARRAYS][WEIGHTS] = Array(weights)
-
-    return change
-
-
-@METHOD
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_flb_10_a_client_with_nan_is_dropped_and_its_stored_state_untouched(
-    method: Method[Any], value: float
-) -> None:
-    """The round is, bit for bit, the one in which that client never replied."""
-    spoilt, without = Federation(method), Federation(method)
-    for federation, tamper in ((spoilt, changed(spoil(value))), (without, silent)):
-        federation.train(1)
-        federation.train(2, {"2": tamper})
-    record = spoilt.strategy.record
-    assert record is not None
-    assert list(record.dropped) == ["2"]
-    assert "NaN or infinite in classifier.weight" in record.dropped["2"] or (
-        "NaN or infinite in features.weight" in record.dropped["2"]
-    )
-    assert record.replied == ["0", "1", "3", "4"]
-    assert_same(spoilt.strategy.state, without.strategy.state)
-    spoilt.train(3)
-    without.train(3)
-    assert_same(spoilt.strategy.state, without.strategy.state)
-
-
-def claiming(examples: int) -> Callable[[RecordDict], None]:
-    def change(content: RecordDict) -> None:
-        content[METRICS][EXAMPLES] = examples
-
-    return change
-
-
-@METHOD
-def test_flb_09_a_round_in_which_all_report_zero_examples_changes_nothing(
-    method: Method[Any],
-) -> None:
-    federation = Federation(method, clients=3)
-    federation.train(1)
-    before = federation.strategy.state
-    nobody = {client: changed(claiming(0)) for client in "012"}
-    assert federation.train(2, nobody) is None
-    record = federation.strategy.record
-    assert record is not None
-    assert record.void == "0 of 3 replies usable, 1 needed"
-    assert all("nothing to train on" in reason for reason in record.dropped.values())
-    assert federation.strategy.state is before
-    federation.train(3)
-    assert federation.strategy.record.void is None
-
-
-@METHOD
-def test_flb_09_one_client_with_examples_is_the_whole_round(method: Method[Any]) -> None:
-    federation, alone = Federation(method, clients=3), Federation(method, clients=3)
-    federation.train(1, {"0": changed(claiming(0)), "1": changed(claiming(0)),
-                         "2": changed(claiming(5))})  # fmt: skip
-    alone.train(1, {"0": silent, "1": silent})
-    assert_same(federation.weights, alone.weights)
-
-
-def buffered(values: Mapping[str, Vector], examples: int) -> ClientUpdate:
-    return ClientUpdate(str(examples), examples, 1, LR, np.ones(3, np.float32), values)
-
-
-@METHOD
-def test_flb_15_buffers_are_averaged_beside_the_method(method: Method[Any]) -> None:
-    """Whatever the buffers hold, the method's step and state are the same to the last bit."""
-    layout = layout_of_size(9)
-    state = warm(method, layout, 4)
-    cohort = cohort_at(method, state, layout, bowls(4, 9))
-    plain, _ = next_state(state, cohort, method, 1.0)
-    huge = {"norm.running_mean": np.full(9, 1e30, np.float32), "norm.count": np.array(7)}
-    loud = replace(cohort, updates=tuple(replace(u, buffers=huge) for u in cohort.updates))
-    after, _ = next_state(replace(state, buffers=huge), loud, method, 1.0)
-    assert_same(after.weights, plain.weights)
-    assert_same(after.method, plain.method)
-    assert average_buffer(loud, "norm.count") == 7
-
-
-@METHOD
-def test_flb_15_buffers_keep_their_dtypes_and_shapes_over_the_wire(method: Method[Any]) -> None:
-    federation = Federation(method, buffers=BUFFERS)
-    for number in range(1, 6):
-        federation.train(number)
-    state = federation.strategy.state
-    assert state is not None
-    assert_same(dict(state.buffers), BUFFERS)
-    _, buffers = federation.codec.unpack(federation.arrays)
-    assert_same(buffers, BUFFERS)
-
-
-@METHOD
-def test_flb_10_metrics_that_are_not_finite_cost_nobody_the_round(method: Method[Any]) -> None:
-    def nan_loss(content: RecordDict) -> None:
-        content[METRICS] = MetricRecord({**content[METRICS], "loss": float("nan")})
-
-    federation, honest = Federation(method), Federation(method)
-    metrics = federation.train(1, {"3": changed(nan_loss)})
-    honest.train(1)
-    assert metrics is not None
-    assert metrics["loss"] == pytest.approx((0 * 10 + 1 * 20 + 2 * 30 + 4 * 50) / 110)
-    record = federation.strategy.record
-    assert record is not None
-    assert record.train_loss == metrics["loss"]
-    assert_same(federation.weights, honest.weights)

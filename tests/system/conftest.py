@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -135,6 +134,14 @@ class Place:
             if process.name().startswith("ray::ClientAppActor.run") and process.environ().get(MARK)
         ]
 
+    def end_all(self) -> None:
+        """End what still runs here, such as the server that `flwr run` leaves behind."""
+        while processes := self.processes():
+            for process in processes:
+                with suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.1)
+
     def left_over(self) -> list[str]:
         """Temporary files that are not kept for the next run (the caches are)."""
         user = os.getuid()
@@ -162,9 +169,7 @@ def make_place(folder: Path) -> Iterator[Place]:
     try:
         yield place
     finally:
-        for process in place.processes():
-            with suppress(psutil.Error):
-                process.send_signal(signal.SIGKILL)
+        place.end_all()
         shutil.rmtree(temp, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import tomllib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from common.config import RunConfig
 from common.rng import stream
 from deploy.environment import QUIET
+from deploy.inputs import flatten
 from tests.system.conftest import SMALL, Place, pairs
 
 SOURCE = Path(__file__).parents[2]
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "data.old", "venv")
+NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "venv")
 MB = 1_000_000
 
 
@@ -81,7 +83,7 @@ def test_flwr_run_ends_with_the_bits_of_the_inline_engine(method: str, project: 
             *("--run-config", run_config, "--federation-config", federation),
         )
     finally:
-        end_local_superlink(project)
+        project.end_all()
     assert done.returncode == 0, done.stdout + done.stderr
     inline = replace(project, work=out.parent, extra={})
     ours = inline.fedkeel(
@@ -93,19 +95,7 @@ def test_flwr_run_ends_with_the_bits_of_the_inline_engine(method: str, project: 
     shutil.rmtree(other)
 
 
-def end_local_superlink(place: Place) -> None:
-    """End the server that `flwr run` leaves in the background, and what it started."""
-    while processes := place.processes():
-        for process in processes:
-            process.kill()
-            process.wait(10)
-
-
 def test_the_run_config_of_the_bundle_has_every_key(project: Place) -> None:
     """Flower refuses to set a key that pyproject.toml does not hold."""
-    import tomllib
-
-    from deploy.inputs import flatten
-
     tables = tomllib.loads((project.work / "pyproject.toml").read_text())
     assert flatten(tables["tool"]["flwr"]["app"]["config"]) == RunConfig().to_flat()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.system.conftest import SMALL, Place, pairs, wait_for
 
-LONG = {**SMALL, "method": "fedpcd", "rounds": 1000, "train.epochs": 40}
+LONG = {**SMALL, "method": "fedpcd", "rounds": 1000, "train.epochs": 30}
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
@@ -31,7 +31,7 @@ def test_an_inline_run_stops_when_it_is_told_to(number: signal.Signals, place: P
 def test_a_simulation_that_is_stopped_and_then_killed_goes_on_as_if_nothing_had_been(
     place: Place,
 ) -> None:
-    settings = pairs({**LONG, "rounds": 12})
+    settings = pairs({**LONG, "rounds": 8})
     command = ("fedkeel", "run", *settings, "--workers", "2", "--name", "cut")
 
     with place.started(*command) as process:
@@ -62,7 +62,7 @@ def test_a_simulation_that_is_stopped_and_then_killed_goes_on_as_if_nothing_had_
     last = place.fedkeel("run", *settings, "--engine", "inline", "--name", "cut", "--resume")
     straight = place.fedkeel("run", *settings, "--engine", "inline", "--name", "straight")
     assert last.returncode == straight.returncode == 0, last.stderr
-    assert [record.round for record in place.records("cut")] == list(range(1, 13))
+    assert [record.round for record in place.records("cut")] == list(range(1, 9))
     assert all(record.dropped == {} for record in place.records("cut"))
     assert place.weights("cut") == place.weights("straight")
     outcome = place.outcome("cut")

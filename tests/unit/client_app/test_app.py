@@ -82,6 +82,16 @@ def test_training_takes_the_counted_steps_and_returns_what_the_method_needs(meth
     assert set(reply.metrics) == {"loss", "seconds"}
 
 
+@pytest.mark.parametrize("method", ["fedpvr", "scaffold"])
+def test_the_first_variate_is_the_mean_gradient_of_the_steps_taken(method: str) -> None:
+    """Before round 1 all corrections are zero, so c_i+ = (received - returned) / sum of rates."""
+    reply, layout = trained(context_of(run={"method": method}), method=method), flat_model().layout
+    rule = METHODS[method]()
+    block = rule.rule(rule.brief(rule.init(layout), "2"), layout).block
+    moved = block.take(flat_model().take_weights() - reply.weights)
+    np.testing.assert_allclose(reply.extras["variate"], moved / reply.lr_sum, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_order_gets_the_same_bits_from_a_client_that_holds_nothing(method: str) -> None:
     context = context_of(run={"method": method})

@@ -209,7 +209,7 @@ def test_buffers_of_another_kind_are_refused(tmp_path: Path, change: tuple[str, 
     same = layout_of_size(6, (tensor,))
     assert_same(load(tmp_path, method=FedAvg(), layout=same), (state, []))
     other = layout_of_size(6, (replace(tensor, **dict([change])),))
-    with pytest.raises(CheckpointError, match="another|this run's"):
+    with pytest.raises(CheckpointError, match="1 buffers"):
         load(tmp_path, method=FedAvg(), layout=other)
 
 

@@ -6,6 +6,7 @@ from flwr.common.constant import ErrorCode
 
 from server_app.reasons import LONGEST, reason_of
 
+SAID = "its ClientApp raised an error"
 RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 TRACEBACK = """Traceback (most recent call last):
   File "app.py", line 3, in train
@@ -17,11 +18,11 @@ ValueError: no such class
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (Error(RAISED, TRACEBACK), "its ClientApp raised an error: ValueError: no such class"),
-        (Error(RAISED, repr(TRACEBACK)), "its ClientApp raised an error: ValueError: no such class"),
-        (Error(RAISED, "one line"), "its ClientApp raised an error: one line"),
-        (Error(RAISED), "its ClientApp raised an error"),
-        (Error(RAISED, "  \n \n"), "its ClientApp raised an error"),
+        (Error(RAISED, TRACEBACK), f"{SAID}: ValueError: no such class"),
+        (Error(RAISED, repr(TRACEBACK)), f"{SAID}: ValueError: no such class"),
+        (Error(RAISED, "one line"), f"{SAID}: one line"),
+        (Error(RAISED), SAID),
+        (Error(RAISED, "  \n \n"), SAID),
         (Error(ErrorCode.NODE_UNAVAILABLE), "it went offline"),
         (Error(ErrorCode.MESSAGE_UNAVAILABLE, ""), "the message expired before it replied"),
         (Error(4711, "what"), "error 4711: what"),
