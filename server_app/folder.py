@@ -59,7 +59,7 @@ class RunFolder:
         """Return the state to go on from, or None to start, and warnings about torn files.
 
         Raises:
-            CheckpointError: the checkpoint is another run's, or the run was asked to resume but
+            CheckpointError: the checkpoint is another run's, none of them can be read, or the run
                 kept none.
         """
         if not self.config.resume:
@@ -76,6 +76,8 @@ class RunFolder:
             and not self.config.server.checkpoint_every
         ):
             raise CheckpointError(f"{self.path} kept no checkpoint (server.checkpoint-every was 0)")
+        if state is None and warnings:
+            raise CheckpointError(f"no checkpoint can be read: {'; '.join(warnings)}")
         self._write_config()  # not before: a refused resume leaves the run as it was
         Recorder(self.path / RECORDS).truncate_after(state.round if state else 0)
         return state, warnings

@@ -4,7 +4,7 @@
     strategy = FedPCD(tau=0.02, history=10, fraction_train=0.1)
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=50)
 
-A strategy takes its method's settings and `server_app.strategy.Options`, all by name; ordinary
+A strategy takes its method's settings and `server_app.options.Options`, all by name; ordinary
 ClientApps that return "arrays" and "num-examples" will do, unless the method needs a client half.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from common.errors import ConfigError, did_you_mean
 from common.methods import METHODS, Method
-from server_app.strategy import MethodStrategy, Options
+from server_app.options import Options
+from server_app.strategy import MethodStrategy
 
 WIRING = [
     name

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -20,66 +19,33 @@ from common.config import cohort_size
 from common.errors import AggregationError, FedError
 from common.layout import Layout
 from common.methods import Method
-from common.settings import Settings, setting
-from common.types import ClientId, ClientUpdate, Cohort, Vector
+from common.types import ClientId, ClientUpdate, Cohort
 from common.wire import (
-    ARRAYS,
-    CONFIG,
-    CORRECT,
-    EXAMPLES,
     LOSS,
-    LOSS_SUM,
     LR,
     ROUND,
     Codec,
     NamedCodec,
     Order,
-    TrainReply,
     payload_bytes,
-    plain_metrics,
     read_metrics,
-    read_train_reply,
 )
 from server_app.cohort import choose
-from server_app.reasons import reason_of
+from server_app.options import Observer, Options
 from server_app.records import ClientScore, Evaluation, RoundRecord
+from server_app.replies import (
+    NO_COUNT,
+    MetricsFn,
+    examples_of,
+    mean_metrics,
+    score_of,
+    update_of,
+)
 from server_app.roster import Roster, by_name, wait_for_nodes
 from server_app.state import ServerState, next_state
 
 logger = logging.getLogger("flwr")
-MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-ACCURACY = ("accuracy", "eval_acc")  # what ordinary clients report instead of a count
-NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
-
-
-@dataclass(frozen=True)
-class Options(Settings):
-    """How rounds are run around a method; the first eight are Flower's own, with its meaning."""
-
-    fraction_train: float = setting(1.0, "share of the clients that train", low=0, high=1)
-    fraction_evaluate: float = setting(1.0, "share of the clients that evaluate", low=0, high=1)
-    min_train_nodes: int = setting(1, "fewest clients asked to train", low=0)
-    min_evaluate_nodes: int = setting(1, "fewest clients asked to evaluate", low=0)
-    min_available_nodes: int = setting(1, "clients to wait for before a round", low=1)
-    weighted_by_key: str = setting(EXAMPLES, "metric that weighs a reply")
-    arrayrecord_key: str = setting(ARRAYS, "name of the model's record")
-    configrecord_key: str = setting(CONFIG, "name of the config's record")
-    server_lr: float = setting(1.0, "w <- w - server_lr * direction", low=0, open_low=True)
-    seed: int = setting(0, "address of the cohorts", low=0)
-    eval_every: int = setting(1, "rounds between evaluations; 0: the last round only", low=0)
-    min_replies: int = setting(1, "fewer usable replies make a round void", low=1)
-    max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
-    start_timeout: float = setting(120.0, "seconds to wait for clients", low=0)
-
-
-class Observer(Protocol):
-    """Who wants to see rounds as they happen: records, checkpoints."""
-
-    def keep(self, state: ServerState[Any]) -> None:
-        """A round changed the state."""
-
-    def note(self, record: RoundRecord) -> None:
-        """A round is over, evaluated or not."""
+NOBODY_ASKED = "no client was asked to train"
 
 
 @dataclass
@@ -97,7 +63,7 @@ class MethodStrategy(Strategy):
     Args:
         method: the method with its settings.
         options: how rounds are run.
-        layout: the model's layout, when clients are ours and take one flat vector; None for
+        codec: how the model travels, when clients are ours and take one flat vector; None for
             ordinary Flower clients, which get and return named arrays.
         buffers: names of arrays that are not trained, for ordinary clients; None guesses
             BatchNorm's statistics and whole-number arrays.
@@ -179,8 +145,10 @@ class MethodStrategy(Strategy):
         Raises:
             AggregationError: `max_void_rounds` void rounds in a row.
         """
-        state = self._current
-        asked = self._asked
+        state, asked = self._current, self._asked
+        if not asked.clients:  # fraction_train is 0: only evaluation is wanted
+            self.record = RoundRecord(server_round, asked.lr, [], [], void=NOBODY_ASKED)
+            return None, None
         updates: list[ClientUpdate] = []
         contents: list[RecordDict] = []
         dropped: dict[ClientId, str] = {}
@@ -190,7 +158,15 @@ class MethodStrategy(Strategy):
             if client is None or client in bytes_up:
                 continue
             try:
-                update = self._update_of(reply, client, state, server_round)
+                update = update_of(
+                    reply,
+                    client,
+                    state,
+                    method=self.method,
+                    codec=self._codec,
+                    options=self.options,
+                    server_round=server_round,
+                )
             except FedError as error:
                 dropped[client] = str(error)
                 continue
@@ -239,7 +215,13 @@ class MethodStrategy(Strategy):
             return None, None
         self._void = 0
         self._packed = self._codec.pack(self._current.weights, self._current.buffers)
-        return self._packed, self._mean_metrics(contents, updates, self.train_metrics_aggr_fn)
+        metrics = mean_metrics(
+            contents,
+            [update.examples for update in updates],
+            self.options.weighted_by_key,
+            self.train_metrics_aggr_fn,
+        )
+        return self._packed, metrics
 
     def _refuse_too_many_void(
         self, server_round: int, void: str, dropped: Mapping[ClientId, str]
@@ -252,50 +234,6 @@ class MethodStrategy(Strategy):
                 f"{self._void} void rounds in a row, the last one because {void}"
                 f"{f' ({why})' if why else ''}; the model is that of round {self._current.round}"
             )
-
-    def _update_of(
-        self, message: Message, client: ClientId, state: ServerState[Any], server_round: int
-    ) -> ClientUpdate:
-        reply = self._reply_of(message, server_round)
-        if reply.client not in ("", client):
-            raise AggregationError(f'the reply says it is from client "{reply.client}"')
-        with np.errstate(over="ignore"):
-            delta: Vector = state.weights - reply.weights
-        if not np.isfinite(delta).all():
-            raise AggregationError("its weights are too far from the model for float32 numbers")
-        return ClientUpdate(
-            client=client,
-            examples=reply.examples,
-            steps=reply.steps,
-            lr_sum=reply.lr_sum,
-            delta=delta,
-            buffers=reply.buffers,
-            extras=self._extras_of(reply, client, state),
-            metrics=reply.metrics,
-        )
-
-    def _reply_of(self, message: Message, server_round: int) -> TrainReply:
-        if message.has_error():
-            raise AggregationError(reason_of(message.error))
-        return read_train_reply(
-            message.content,
-            self._codec,
-            server_round,
-            arrays_key=self.options.arrayrecord_key,
-            weight_key=self.options.weighted_by_key,
-        )
-
-    def _extras_of(
-        self, reply: TrainReply, client: ClientId, state: ServerState[Any]
-    ) -> Mapping[str, Vector]:
-        expected = self.method.expects(state.method)
-        sizes = {name: len(vector) for name, vector in reply.extras.items()}
-        if sizes != expected:
-            raise AggregationError(
-                f"{self.method.name} needs the vectors {dict(expected)} in the reply's config, "
-                f"got {sizes}; only FedKeel's ClientApp sends them"
-            )
-        return reply.extras
 
     # ---------------------------------------------------------------- evaluation
 
@@ -327,8 +265,8 @@ class MethodStrategy(Strategy):
             if client is None or client in told:
                 continue
             try:
-                examples = _examples_of(reply, self.options.weighted_by_key)
-                score = _score_of(read_metrics(reply.content), examples)
+                examples = examples_of(reply, self.options.weighted_by_key)
+                score = score_of(read_metrics(reply.content), examples)
             except FedError as error:
                 absent[client] = str(error)
                 continue
@@ -345,7 +283,7 @@ class MethodStrategy(Strategy):
         if self.record is not None:
             self.record = replace(self.record, evaluation=Evaluation.of(ordered, absent))
         useful = [told[client] for client in asked if client in told and told[client][1]]
-        return _mean_of(
+        return mean_metrics(
             [content for content, _ in useful],
             [examples for _, examples in useful],
             self.options.weighted_by_key,
@@ -377,20 +315,20 @@ class MethodStrategy(Strategy):
         self.summary()
         if evaluate_fn and state.round == 0 and (metrics := evaluate_fn(0, arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = metrics
+        clock = _Clock()
         for server_round in range(state.round + 1, num_rounds + 1):
-            clock = _Clock()
             messages = self.configure_train(server_round, arrays, train_config, grid)
             clock.lap("configure")
             replies = list(grid.send_and_receive(messages, timeout=timeout))
             clock.lap("train")
-            new_arrays, metrics = self.aggregate_train(server_round, replies)
+            try:
+                new_arrays, metrics = self.aggregate_train(server_round, replies)
+            except AggregationError:
+                self._note(clock)
+                raise
             clock.lap("aggregate")
             del messages, replies
-            if new_arrays is not None:
-                arrays = result.arrays = new_arrays
-                if self.observer:
-                    self.observer.keep(self._current)
-                clock.lap("checkpoint")
+            arrays = result.arrays = new_arrays or arrays
             if metrics is not None:
                 result.train_metrics_clientapp[server_round] = metrics
             every = self.options.eval_every
@@ -403,10 +341,16 @@ class MethodStrategy(Strategy):
                     result.evaluate_metrics_clientapp[server_round] = metrics
             if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = metrics
-            if self.observer and self.record:
-                self.record = replace(self.record, seconds=clock.seconds)
-                self.observer.note(self.record)
+            self._note(clock)
+            if self.observer and new_arrays:  # after the record, so that none is ever missing
+                self.observer.keep(self._current)
+            clock.lap("checkpoint")  # counts in the next round's record
         return result
+
+    def _note(self, clock: "_Clock") -> None:
+        if self.observer and self.record:
+            self.record = replace(self.record, seconds=clock.take())
+            self.observer.note(self.record)
 
     # ---------------------------------------------------------------- parts
 
@@ -464,12 +408,6 @@ class MethodStrategy(Strategy):
         options = self.options
         return RecordDict({options.arrayrecord_key: arrays, options.configrecord_key: own})
 
-    def _mean_metrics(
-        self, contents: list[RecordDict], updates: list[ClientUpdate], aggregate: MetricsFn | None
-    ) -> MetricRecord | None:
-        weights = [update.examples for update in updates]
-        return _mean_of(contents, weights, self.options.weighted_by_key, aggregate)
-
 
 class _Clock:
     """Seconds by phase."""
@@ -483,47 +421,6 @@ class _Clock:
         self.seconds[phase] = now - self._last
         self._last = now
 
-
-def _examples_of(reply: Message, weight_key: str) -> int:
-    """Read on how many examples a client evaluated."""
-    if reply.has_error():
-        raise AggregationError(reason_of(reply.error))
-    examples = read_metrics(reply.content).get(weight_key)
-    if examples is None or not isfinite(examples) or examples < 0:
-        raise AggregationError(f'no number "{weight_key}" of at least 0 in the reply\'s metrics')
-    return int(examples)
-
-
-def _score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
-    """Read one client's counts; ordinary clients' accuracy is turned into one, if they tell it."""
-    correct = metrics.get(CORRECT)
-    shares = [metrics[key] for key in ACCURACY if isfinite(metrics.get(key, float("nan")))]
-    if correct is None and shares:
-        correct = round(shares[0] * examples)
-    if correct is None and examples:
-        return None
-    correct = correct or 0
-    if not 0 <= correct <= examples:
-        raise AggregationError(f"{correct} correct answers of {examples} are impossible")
-    loss_sum = metrics.get(LOSS_SUM)
-    return ClientScore(examples, int(correct), None if loss_sum is None else float(loss_sum))
-
-
-def _mean_of(
-    contents: list[RecordDict],
-    weights: list[int],
-    weight_key: str,
-    aggregate: MetricsFn | None,
-) -> MetricRecord | None:
-    """Average the metrics that clients report, each over the clients that have it."""
-    if not contents:
-        return None
-    if aggregate is not None:
-        return aggregate(contents, weight_key)
-    sums: dict[str, tuple[float, int]] = {}
-    for content, weight in zip(contents, weights, strict=True):
-        for key, value in read_metrics(content).items():
-            if key != weight_key and isfinite(value):
-                total, count = sums.get(key, (0.0, 0))
-                sums[key] = total + value * weight, count + weight
-    return plain_metrics({key: total / count for key, (total, count) in sums.items()})
+    def take(self) -> dict[str, float]:
+        taken, self.seconds = self.seconds, {}
+        return taken

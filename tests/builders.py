@@ -17,9 +17,10 @@ from common.rng import stream
 from common.types import ClientUpdate, Cohort, Vector
 from common.wire import ARRAYS, CORRECT, EXAMPLES, LOSS, METRICS, FlatCodec, Order, TrainReply
 from server_app.cohort import choose
+from server_app.options import Options
 from server_app.roster import Roster
 from server_app.state import ServerState, next_state
-from server_app.strategy import MethodStrategy, Options
+from server_app.strategy import MethodStrategy
 
 LR = 0.1
 FIRST_NODE = 1001

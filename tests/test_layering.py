@@ -25,7 +25,10 @@ FORBIDDEN = {
 }
 FLOWER = {
     "common/wire.py",
-    *(f"server_app/{name}.py" for name in ("app", "strategy", "strategies", "roster", "reasons")),
+    *(
+        f"server_app/{name}.py"
+        for name in ("app", "strategy", "strategies", "replies", "roster", "reasons")
+    ),
     "client_app/app.py",
 }
 CIFAR = "common/data/cifar.py"  # its pickles come from outside; it has an unpickler of its own

@@ -8,23 +8,31 @@ import pytest
 from tests.system.conftest import SMALL, Place, pairs, wait_for
 
 LONG = {**SMALL, "method": "fedpcd", "rounds": 1000, "train.epochs": 30}
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_an_inline_run_stops_when_it_is_told_to(number: signal.Signals, place: Place) -> None:
-    command = ("fedkeel", "run", *pairs(LONG), "--engine", "inline", "--name", "stopped")
-    with place.started(*command) as process:
-        wait_for(lambda: place.records("stopped"))
+@pytest.mark.parametrize(
+    ("command", "number", "run"),
+    [
+        ("run", signal.SIGINT, "stopped"),
+        ("run", signal.SIGTERM, "stopped"),
+        ("compare", signal.SIGINT, "stopped/fedpcd"),
+    ],
+)
+def test_an_inline_run_stops_when_it_is_told_to(
+    command: str, number: signal.Signals, run: str, place: Place
+) -> None:
+    arguments = (command, "fedpcd", *pairs(LONG), "--engine", "inline", "--name", "stopped")
+    with place.started("fedkeel", *arguments) as process:
+        wait_for(lambda: place.records(run))
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err.splitlines() == ["fedkeel: stopped; nothing is left running"]
     assert "Traceback" not in out + err
-    outcome = place.outcome("stopped")
+    outcome = place.outcome(run)
     assert outcome is not None
     assert outcome.status == "stopped"
-    assert outcome.rounds == place.records("stopped")[-1].round
+    assert outcome.rounds == place.records(run)[-1].round
     place.assert_tidy()
 
 
@@ -68,6 +76,17 @@ def test_a_simulation_that_is_stopped_and_then_killed_goes_on_as_if_nothing_had_
     outcome = place.outcome("cut")
     assert outcome is not None
     assert outcome.status == "completed"
+
+
+def test_a_simulation_can_be_stopped_while_it_starts(place: Place) -> None:
+    command = ("fedkeel", "run", *pairs(LONG), "--name", "early")
+    with place.started(*command) as process:
+        wait_for(lambda: "raylet" in {process.name() for process in place.processes()})
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert place.records("early") == []
+    place.assert_tidy()
 
 
 def test_a_comparison_on_ray_stops_at_sigterm_with_all_its_processes(place: Place) -> None:

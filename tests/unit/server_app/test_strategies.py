@@ -9,8 +9,8 @@ import server_app.strategies as ready
 from common.errors import ConfigError
 from common.methods import METHODS, FedPCD
 from common.types import Buffers
+from server_app.options import Options
 from server_app.strategies import STRATEGIES
-from server_app.strategy import Options
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -18,9 +18,10 @@ from common.wire import (
     WEIGHTS,
     NamedCodec,
 )
+from server_app.options import Options
 from server_app.records import RoundRecord
 from server_app.state import ServerState
-from server_app.strategy import MethodStrategy, Options
+from server_app.strategy import MethodStrategy
 from tests.builders import (
     Federation,
     Tamper,

@@ -87,6 +87,15 @@ def test_float32_clients_that_cancel_are_infeasible(tau: float, solver: str) -> 
         assert np.linalg.norm(answer.conflict @ rows) <= 1e-7
 
 
+@pytest.mark.parametrize(("angle", "feasible"), [(1.5e-7, False), (1e-5, True)])
+def test_two_clients_conflict_if_they_are_opposed_to_the_last_bits_of_float32(
+    angle: float, feasible: bool
+) -> None:
+    rows = np.array([[1.0, 0.0], [-math.cos(angle), math.sin(angle)]])
+    answer = least_multipliers(rows @ rows.T, np.full(2, 0.02))
+    assert answer.feasible == feasible
+
+
 def test_float32_clients_that_cancel_are_feasible_at_tau_zero() -> None:
     for seed in range(120):
         rows, mean = cancelling(seed)

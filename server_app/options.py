@@ -1,0 +1,39 @@
+"""How rounds are run around a method, and who watches them."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from common.settings import Settings, setting
+from common.wire import ARRAYS, CONFIG, EXAMPLES
+from server_app.records import RoundRecord
+from server_app.state import ServerState
+
+
+@dataclass(frozen=True)
+class Options(Settings):
+    """How rounds are run around a method; the first eight are Flower's own, with its meaning."""
+
+    fraction_train: float = setting(1.0, "share of the clients that train", low=0, high=1)
+    fraction_evaluate: float = setting(1.0, "share of the clients that evaluate", low=0, high=1)
+    min_train_nodes: int = setting(1, "fewest clients asked to train", low=0)
+    min_evaluate_nodes: int = setting(1, "fewest clients asked to evaluate", low=0)
+    min_available_nodes: int = setting(1, "clients to wait for before a round", low=1)
+    weighted_by_key: str = setting(EXAMPLES, "metric that weighs a reply")
+    arrayrecord_key: str = setting(ARRAYS, "name of the model's record")
+    configrecord_key: str = setting(CONFIG, "name of the config's record")
+    server_lr: float = setting(1.0, "w <- w - server_lr * direction", low=0, open_low=True)
+    seed: int = setting(0, "address of the cohorts", low=0)
+    eval_every: int = setting(1, "rounds between evaluations; 0: the last round only", low=0)
+    min_replies: int = setting(1, "fewer usable replies make a round void", low=1)
+    max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
+    start_timeout: float = setting(120.0, "seconds to wait for clients", low=0)
+
+
+class Observer(Protocol):
+    """Who wants to see rounds as they happen: records, checkpoints."""
+
+    def keep(self, state: ServerState[Any]) -> None:
+        """A round changed the state."""
+
+    def note(self, record: RoundRecord) -> None:
+        """A round is over, evaluated or not."""

@@ -1,0 +1,122 @@
+"""Reading replies: each is judged on its own, so a bad one costs its own client and nobody else."""
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MetricRecord, RecordDict
+
+from common.errors import AggregationError
+from common.methods import Method
+from common.types import ClientId, ClientUpdate, Vector
+from common.wire import (
+    CORRECT,
+    LOSS_SUM,
+    Codec,
+    plain_metrics,
+    read_metrics,
+    read_train_reply,
+)
+from server_app.options import Options
+from server_app.reasons import reason_of
+from server_app.records import ClientScore
+from server_app.state import ServerState
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+ACCURACY = ("accuracy", "eval_acc")  # what ordinary clients report instead of a count
+NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
+
+
+def update_of(
+    message: Message,
+    client: ClientId,
+    state: ServerState[Any],
+    *,
+    method: Method[Any],
+    codec: Codec,
+    options: Options,
+    server_round: int,
+) -> ClientUpdate:
+    """Read what a client's training came to.
+
+    Raises:
+        AggregationError, WireError: why the reply cannot be used, in one sentence.
+    """
+    if message.has_error():
+        raise AggregationError(reason_of(message.error))
+    reply = read_train_reply(
+        message.content,
+        codec,
+        server_round,
+        arrays_key=options.arrayrecord_key,
+        weight_key=options.weighted_by_key,
+    )
+    if reply.client not in ("", client):
+        raise AggregationError(f'the reply says it is from client "{reply.client}"')
+    expected = method.expects(state.method)
+    sizes = {name: len(vector) for name, vector in reply.extras.items()}
+    if sizes != expected:
+        raise AggregationError(
+            f"{method.name} needs the vectors {dict(expected)} in the reply's config, "
+            f"got {sizes}; only FedKeel's ClientApp sends them"
+        )
+    with np.errstate(over="ignore"):
+        delta: Vector = state.weights - reply.weights
+    if not np.isfinite(delta).all():
+        raise AggregationError("its weights are too far from the model for float32 numbers")
+    return ClientUpdate(
+        client=client,
+        examples=reply.examples,
+        steps=reply.steps,
+        lr_sum=reply.lr_sum,
+        delta=delta,
+        buffers=reply.buffers,
+        extras=reply.extras,
+        metrics=reply.metrics,
+    )
+
+
+def examples_of(reply: Message, weight_key: str) -> int:
+    """Read on how many examples a client evaluated."""
+    if reply.has_error():
+        raise AggregationError(reason_of(reply.error))
+    examples = read_metrics(reply.content).get(weight_key)
+    if examples is None or not isfinite(examples) or examples < 0:
+        raise AggregationError(f'no number "{weight_key}" of at least 0 in the reply\'s metrics')
+    return int(examples)
+
+
+def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
+    """Read one client's counts; ordinary clients' accuracy is turned into one, if they tell it."""
+    correct = metrics.get(CORRECT)
+    shares = [metrics[key] for key in ACCURACY if isfinite(metrics.get(key, float("nan")))]
+    if correct is None and shares:
+        correct = round(shares[0] * examples)
+    if correct is None and examples:
+        return None
+    correct = correct or 0
+    if not 0 <= correct <= examples:
+        raise AggregationError(f"{correct} correct answers of {examples} are impossible")
+    loss_sum = metrics.get(LOSS_SUM)
+    return ClientScore(examples, int(correct), None if loss_sum is None else float(loss_sum))
+
+
+def mean_metrics(
+    contents: list[RecordDict],
+    weights: list[int],
+    weight_key: str,
+    aggregate: MetricsFn | None,
+) -> MetricRecord | None:
+    """Average the metrics that clients report, each over the clients that have it."""
+    if not contents:
+        return None
+    if aggregate is not None:
+        return aggregate(contents, weight_key)
+    sums: dict[str, tuple[float, int]] = {}
+    for content, weight in zip(contents, weights, strict=True):
+        for key, value in read_metrics(content).items():
+            if key != weight_key and isfinite(value):
+                total, count = sums.get(key, (0.0, 0))
+                sums[key] = total + value * weight, count + weight
+    return plain_metrics({key: total / count for key, (total, count) in sums.items()})
