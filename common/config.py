@@ -18,6 +18,7 @@ from common.methods import METHODS, Method
 from common.settings import Settings, key_of, setting
 
 Flat = Mapping[str, Any]
+MODEL_NAMES = ("mlp", "cnn", "vgg11", "resnet8")  # not asked of common.models, which loads torch
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class RunConfig(Settings):
     """Everything that a run depends on."""
 
     method: str = setting("fedpcd", "the method", choices=tuple(METHODS))
-    model: str = setting("mlp", "mlp, cnn, vgg11 or resnet8")
+    model: str = setting("mlp", "the network", choices=MODEL_NAMES)
     rounds: int = setting(30, "rounds of training", low=1)
     clients: int = setting(20, "clients of the federation, N", low=1)
     participation: float = setting(

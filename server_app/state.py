@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from common.errors import AggregationError
 from common.layout import Layout
 from common.methods import Method
+from common.threads import one_blas_thread
 from common.types import Buffers, Cohort, Step, Vector
 
 S = TypeVar("S")
@@ -46,7 +47,8 @@ def next_state(
     Raises:
         AggregationError: the method cannot form a step, or the step leaves the range of the dtype.
     """
-    step = method.aggregate(cohort, state.method)
+    with one_blas_thread():
+        step = method.aggregate(cohort, state.method)
     with np.errstate(over="ignore", invalid="ignore"):
         rate = step.direction.dtype.type(server_lr)
         weights = state.weights - (step.direction if server_lr == 1 else step.direction * rate)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from common.config import NOT_IN_RESULTS, RunConfig, cohort_size, parse
+from common.config import MODEL_NAMES, NOT_IN_RESULTS, RunConfig, cohort_size, parse
 from common.errors import ConfigError
 from common.methods import METHODS, FedPCD, FedPVR
 from deploy.inputs import flatten
@@ -228,3 +228,9 @@ def test_a_cohort_is_as_large_as_in_the_studies(fraction: float, clients: int, s
 def test_the_learning_rate_decays_from_round_1_on() -> None:
     config = parse({"train.lr": 0.1, "train.lr-decay": 0.5})
     assert [config.local_lr(number) for number in (1, 2, 4)] == [0.1, 0.05, 0.0125]
+
+
+def test_the_models_that_can_be_asked_for_are_those_that_there_are() -> None:
+    from common.models import MODELS
+
+    assert tuple(MODELS) == MODEL_NAMES
