@@ -8,11 +8,13 @@ from common.geometry.halfspaces import (
     least_multipliers,
     project_onto_halfspaces,
 )
+from common.geometry.least_distance import check_solver
 
 __all__ = [
     "Multipliers",
     "Projection",
     "Residuals",
+    "check_solver",
     "combine",
     "inner_products",
     "least_multipliers",

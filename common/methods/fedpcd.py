@@ -12,7 +12,8 @@ matrix); the d-dimensional program is never formed.
 
 Where we depart: unit vectors are exact (v / |v|, a zero v constrains nothing) where the page adds
 an unstated epsilon; when nobody falls short the step is the mean itself, bit for bit; when no
-direction serves everybody the step is FedAvg's, as in the parent method, and is recorded so.
+direction serves everybody, or none can be told from rounding, the step is FedAvg's, as in the
+parent method, and is recorded so.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from common.geometry import combine, inner_products, least_multipliers
+from common.geometry import check_solver, combine, inner_products, least_multipliers
 from common.layout import Layout
 from common.methods.base import Method
 from common.settings import setting
@@ -31,6 +32,10 @@ from common.types import ClientId, Cohort, Matrix, Step, Vector
 # A projection this short against its unit target is zero up to the rounding of float32
 # displacements; stretching it to the mean's length would turn noise into a step.
 VANISHED = 1e-6
+
+# Residual above which an answer is not used: next to a conflict, where multipliers grow without
+# bound, float32 displacements do not say where the projection is.
+TRUSTED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,12 @@ class FedPCD(Method[History]):
     )
 
     def init(self, layout: Layout) -> History:
-        """Return an empty history."""
+        """Return an empty history.
+
+        Raises:
+            ConfigError: no such solver; said here, before round 1.
+        """
+        check_solver(self.solver)
         return History()
 
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
@@ -135,24 +145,31 @@ class FedPCD(Method[History]):
             scale = (lengths > 0) / rates
         scaled = products * np.outer(scale, scale)
         gram, progress = scaled[1:, 1:], scaled[0, 1:] * self.primary
-        answer = least_multipliers(gram, self.tau * np.diag(gram) - progress, solver=self.solver)
+        target = float(lengths[0] * scale[0]) * self.primary
+        answer = least_multipliers(
+            gram,
+            self.tau * np.diag(gram) - progress,
+            target_length=target,
+            solver=self.solver,
+        )
+        trusted = answer.feasible and answer.residuals.largest() <= TRUSTED
         mu = answer.multipliers
         report: dict[str, Any] = {
             "mu": mu,
             "feasible": answer.feasible,
             "decided_by": answer.decided_by,
+            "trusted": trusted,
             "residual": answer.residuals.largest(),
             "largest_multiplier": float(mu.max(initial=0.0)),
             "cosine": 1.0,
             "length_mean": float(lengths[0]),
         }
-        if not answer.feasible or (self.primary and not mu.any()):
+        if not trusted or (self.primary and not mu.any()):
             return None, report
 
         weights = np.concatenate([[float(self.primary)], mu]) * scale
         length = np.sqrt(max(float(weights @ products @ weights), 0.0))
-        target = float(lengths[0] * scale[0])
-        if length <= VANISHED * max(target, np.finfo(float).tiny):
+        if length <= VANISHED * float(lengths[0] * scale[0]):
             return np.zeros_like(weights), report | {"cosine": None}
         report["length_before"] = length  # of x*, before it is given the mean's length
         gains = scaled[1:, :] @ np.divide(

@@ -105,7 +105,7 @@ class SimulationJob:
         """Whether the child runs; cleans up when it does not."""
         if self.process.poll() is None:
             return True
-        self._clean_up(GRACE_SECONDS)
+        clear_away(self.mark, str(self.home), GRACE_SECONDS)
         return False
 
     def stop(self) -> None:
@@ -114,12 +114,8 @@ class SimulationJob:
         Nothing is asked to end by itself: a server that sees its workers go would record that as
         a round in which they failed. What is on disk is good at any moment.
         """
-        self._clean_up(0)
-
-    def _clean_up(self, grace: float) -> None:
-        end_marked(self.mark, grace)
+        clear_away(self.mark, str(self.home))
         self.process.wait()
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def why_it_ended(self) -> str:
         """Return the exit code and the last line of the log that says something."""
@@ -161,15 +157,20 @@ def end_marked(mark: str, grace: float) -> None:
         time.sleep(0.1)
 
 
+def clear_away(mark: str, home: str, grace: float = 0.0) -> None:
+    """End a job's processes, after `grace` seconds, and remove its temporary files."""
+    end_marked(mark, grace)
+    shutil.rmtree(home, ignore_errors=True)
+
+
 def _end_with_parent() -> None:
-    """End this process and its children when the command that started it is gone."""
+    """Clear away everything when the command that started this process is gone."""
     mark = os.environ[MARK]
     while os.getppid() == int(mark.partition("-")[0]):
         time.sleep(1)
-    end_marked(mark, 0)
-    # In place of this process: Ray's threads in it would go on writing into the folder.
-    remove = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
-    os.execv(sys.executable, [sys.executable, "-c", remove, os.environ["RAY_TMPDIR"]])
+    # In place of this process, which would go down with Ray before the work is done.
+    code = f"from {__name__} import clear_away; clear_away({mark!r}, {str(Path.cwd())!r})"
+    os.execv(sys.executable, [sys.executable, "-c", code])
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import qpsolvers
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import AggregationError
-from common.geometry import halfspaces, least_multipliers, project_onto_halfspaces
+from common.geometry import least_distance, least_multipliers, project_onto_halfspaces
 from common.types import Matrix, Vector
 from tests.unit.common.geometry.problems import FAMILIES, problems
 
@@ -197,7 +197,7 @@ def test_flb_16_an_interrupted_solver_ends_in_the_exact_method(
 ) -> None:
     rows, gaps, _ = clients(70)
     expected = least_multipliers(rows @ rows.T, gaps)
-    monkeypatch.setitem(halfspaces.SETTINGS["osqp"], "max_iter", 1)
+    monkeypatch.setitem(least_distance.SETTINGS["osqp"], "max_iter", 1)
     answer = least_multipliers(rows @ rows.T, gaps)
     assert (expected.decided_by, answer.decided_by) == ("osqp", "dual active set")
     assert_allclose(answer.multipliers, expected.multipliers, rtol=0, atol=1e-12)
