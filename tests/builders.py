@@ -18,6 +18,7 @@ from common.types import ClientUpdate, Cohort, Vector
 from common.wire import ARRAYS, CORRECT, EXAMPLES, LOSS, METRICS, FlatCodec, Order, TrainReply
 from server_app.cohort import choose
 from server_app.options import Options
+from server_app.records import RoundRecord
 from server_app.roster import Roster
 from server_app.state import ServerState, next_state
 from server_app.strategy import MethodStrategy
@@ -259,6 +260,12 @@ class Federation:
         )
         first = stream(0, "first", size).normal(size=size).astype(np.float32)
         self.arrays = self.codec.pack(first, values)
+
+    @property
+    def record(self) -> RoundRecord:
+        """Of the newest round."""
+        assert self.strategy.record is not None
+        return self.strategy.record
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes.values())

@@ -26,7 +26,6 @@ from common.wire import (
     WEIGHTS,
     put_vectors,
 )
-from server_app.records import RoundRecord
 from server_app.state import ServerState, next_state
 from tests.builders import (
     LR,
@@ -41,11 +40,6 @@ from tests.builders import (
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 METHOD = pytest.mark.parametrize("method", [kind() for kind in METHODS.values()], ids=METHODS)
-
-
-def record_of(federation: Federation) -> RoundRecord:
-    assert federation.strategy.record is not None
-    return federation.strategy.record
 
 
 def aggregate_of(federation: Federation, number: int, names: str) -> ServerState[Any]:
@@ -138,7 +132,7 @@ def test_flb_02_one_bad_client_is_named_and_the_others_are_aggregated(
     expected = aggregate_of(federation, 2, "0124")
     with caplog.at_level(logging.WARNING, logger="flwr"):
         federation.train(2, {"3": tamper})
-    record = record_of(federation)
+    record = federation.record
     assert list(record.dropped) == ["3"]
     assert reason in record.dropped["3"]
     assert record.replied == ["0", "1", "2", "4"]
@@ -146,14 +140,14 @@ def test_flb_02_one_bad_client_is_named_and_the_others_are_aggregated(
     assert f"client 3 dropped: {record.dropped['3']}" in caplog.text
     assert_allclose(federation.weights, expected.weights, atol=1e-6)
     federation.train(3)
-    assert record_of(federation).replied == ["0", "1", "2", "3", "4"]
+    assert federation.record.replied == ["0", "1", "2", "3", "4"]
 
 
 def test_flb_02_a_metric_more_is_no_reason_to_lose_a_client() -> None:
     federation, honest = Federation(FedPCD()), Federation(FedPCD())
     metrics = federation.train(1, {"3": changed(metric("extra", 4.0))})
     honest.train(1)
-    assert record_of(federation).dropped == {}
+    assert federation.record.dropped == {}
     assert metrics is not None
     assert metrics["extra"] == 4.0
     assert_same(federation.weights, honest.weights)
@@ -165,7 +159,7 @@ def test_flb_10_a_metric_that_is_not_finite_is_left_out_and_told(
     federation = Federation(FedAvg())
     with caplog.at_level(logging.WARNING, logger="flwr"):
         metrics = federation.train(7, {"3": changed(metric("auc", float("nan")))})
-    assert record_of(federation).dropped == {}
+    assert federation.record.dropped == {}
     assert metrics is not None
     assert "auc" not in metrics
     assert "round 7: client 3 reports no finite ['auc']" in caplog.text
@@ -177,7 +171,7 @@ def test_a_second_reply_of_the_same_client_is_not_counted() -> None:
     federation._replies = lambda *args: once(*args) * 2  # type: ignore[method-assign]
     federation.train(1)
     honest.train(1)
-    assert record_of(federation).replied == ["0", "1", "2", "3", "4"]
+    assert federation.record.replied == ["0", "1", "2", "3", "4"]
     assert_same(federation.weights, honest.weights)
     assert federation.evaluate(1) == honest.evaluate(1)
 
@@ -186,7 +180,7 @@ def test_a_stranger_is_not_heard() -> None:
     federation = Federation(FedAvg())
     stranger = Message(RecordDict(), 77, "train")
     federation.train(1, {"0": lambda order, content: Message(content, reply_to=stranger)})
-    assert record_of(federation).replied == ["1", "2", "3", "4"]
+    assert federation.record.replied == ["1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("method", [FedPVR(), Scaffold()])
@@ -218,7 +212,7 @@ def test_flb_13_a_variate_that_is_missing_cut_or_damaged_is_refused(
     for number in (1, 2):
         federation.train(number, {"3": changed(tamper)})
         without.train(number, {"3": silent})
-    assert reason in record_of(federation).dropped["3"]
+    assert reason in federation.record.dropped["3"]
     assert_same(federation.strategy.state, without.strategy.state)
 
 
@@ -231,12 +225,12 @@ def test_too_few_replies_make_the_round_void_and_change_nothing(method: Method[A
     federation.train(1)
     before, sent = federation.strategy.state, federation.arrays
     assert federation.train(2, {"0": silent, "1": failing("x")}) is None
-    assert record_of(federation).void == "3 of 5 replies usable, 4 needed"
-    assert record_of(federation).train_loss is not None
+    assert federation.record.void == "3 of 5 replies usable, 4 needed"
+    assert federation.record.train_loss is not None
     assert federation.strategy.state is before
     assert federation.arrays is sent
     federation.train(3)
-    assert record_of(federation).void is None
+    assert federation.record.void is None
 
 
 def test_void_rounds_in_a_row_end_the_run_and_say_why() -> None:
@@ -246,7 +240,7 @@ def test_void_rounds_in_a_row_end_the_run_and_say_why() -> None:
     federation.train(3, {"2": failing("no disk")})
     with pytest.raises(AggregationError, match=r"2 void rounds .*2: .*no disk.*of round 2"):
         federation.train(4, {"2": failing("no disk")})
-    assert record_of(federation).void
+    assert federation.record.void
 
 
 @METHOD
@@ -254,7 +248,7 @@ def test_flb_10_a_step_that_overflows_makes_the_round_void(method: Method[Any]) 
     federation = Federation(method, server_lr=1e39)
     before = federation.weights
     federation.train(1)
-    assert "not finite float32 numbers" in str(record_of(federation).void)
+    assert "not finite float32 numbers" in str(federation.record.void)
     assert_same(federation.weights, before)
 
 
@@ -267,12 +261,12 @@ def test_flb_10_an_update_that_overflows_is_dropped_although_the_weights_are_fin
     federation.problems = dict.fromkeys(federation.problems, flat)
     federation.arrays = federation.codec.pack(np.full(12, 3e38, np.float32), {})
     federation.train(1, {"3": changed(weights(lambda w: -w))})
-    assert list(record_of(federation).dropped) == ["3"]
-    assert "too far from the model" in record_of(federation).dropped["3"]
+    assert list(federation.record.dropped) == ["3"]
+    assert "too far from the model" in federation.record.dropped["3"]
     assert np.isfinite(federation.weights).all()
 
 
 def test_flb_16_nobody_asked_is_a_void_round_and_no_crash() -> None:
     federation = Federation(FedPCD(), fraction_train=0.0)
     assert federation.train(1) is None
-    assert record_of(federation).void == "no client was asked to train"
+    assert federation.record.void == "no client was asked to train"

@@ -35,11 +35,6 @@ pytestmark = pytest.mark.usefixtures("flower_identity")
 METHOD = pytest.mark.parametrize("method", [kind() for kind in METHODS.values()], ids=METHODS)
 
 
-def record_of(federation: Federation) -> RoundRecord:
-    assert federation.strategy.record is not None
-    return federation.strategy.record
-
-
 def without_metrics(content: RecordDict) -> None:
     del content[METRICS]
 
@@ -60,7 +55,7 @@ def test_flb_09_evaluation_of_nobodys_examples_has_no_numbers(method: Method[Any
     federation = Federation(method, clients=3)
     federation.train(1)
     assert federation.evaluate(1, {client: reports(0, 0) for client in "012"}) is None
-    evaluation = record_of(federation).evaluation
+    evaluation = federation.record.evaluation
     assert evaluation is not None
     assert evaluation.fairness is None
     assert evaluation.absent == dict.fromkeys("012", "no test examples")
@@ -72,7 +67,7 @@ def test_flb_09_clients_without_examples_are_no_accuracy_of_zero(method: Method[
     federation.train(1)
     tampers = {"0": reports(0, 0), "1": reports(0, 0), "2": reports(5, 4)}
     metrics = federation.evaluate(1, tampers)
-    evaluation = record_of(federation).evaluation
+    evaluation = federation.record.evaluation
     assert metrics == {CORRECT: 4, "acc": 0.8}
     assert evaluation is not None
     assert evaluation.fairness is not None
@@ -98,7 +93,7 @@ def test_why_a_client_has_no_score_is_written_down(tamper: Tamper, reason: str) 
     federation = Federation(FedAvg())
     federation.train(1)
     federation.evaluate(1, {"1": tamper})
-    evaluation = record_of(federation).evaluation
+    evaluation = federation.record.evaluation
     assert evaluation is not None
     assert list(evaluation.absent) == ["1"]
     assert reason in evaluation.absent["1"]
@@ -110,7 +105,7 @@ def test_ordinary_clients_accuracy_becomes_a_count(key: str) -> None:
     federation = Federation(FedAvg(), clients=1)
     federation.train(1)
     metrics = federation.evaluate(1, {"0": scored(**{EXAMPLES: 30, key: 0.7})})
-    evaluation = record_of(federation).evaluation
+    evaluation = federation.record.evaluation
     assert evaluation is not None
     assert evaluation.clients["0"].correct == 21
     assert metrics == {key: 0.7}
@@ -155,7 +150,7 @@ def test_without_evaluation_nobody_is_asked() -> None:
     federation = Federation(FedAvg(), fraction_evaluate=0.0)
     federation.train(1)
     assert federation.evaluate(1) is None
-    assert record_of(federation).evaluation is None
+    assert federation.record.evaluation is None
 
 
 # ---------------------------------------------------------------- orders and the loop

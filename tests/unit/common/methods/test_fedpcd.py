@@ -13,35 +13,14 @@ from common.errors import AggregationError, ConfigError
 from common.methods import FedPCD
 from common.methods.fedpcd import History
 from common.rng import stream
-from common.types import Cohort, Step, Vector
+from common.types import Step, Vector
 from server_app.cohort import choose
-from server_app.state import ServerState, next_state
-from tests.builders import cohort_of, compass, layout_of_size
-
-EXACT = {"rtol": 0, "atol": 1e-9}
-TOY3 = 0.1 * np.array([[2.0, 1.0], [1.0, 3.0], [-2.0, 1.0]])
-TOY3_EXAMPLES = (50, 30, 20)
-PAGE = compass(10, 45, 155)
-PAGE_MEAN = 0.50727591805519
-
-
-def move(method: FedPCD, cohort: Cohort, state: ServerState[History] | None = None) -> Any:
-    """From (1, 1): the next state and the step, as the server takes it."""
-    state = state or ServerState(0, np.ones(2), {}, History())
-    return next_state(state, cohort, method, 1.0)
-
-
-def bent_point(step: Step[History]) -> Vector:
-    """x* [d]: the direction before it was given the mean's length; u_0 when nothing was bent."""
-    length = step.report.get("length_before", 1.0)
-    point: Vector = step.direction / norm(step.direction) * length
-    return point
-
-
-def toy3(**settings: Any) -> tuple[ServerState[History], Step[History]]:
-    state, step = move(FedPCD(**settings), cohort_of(TOY3, TOY3_EXAMPLES))
-    return state, step
-
+from tests.builders import cohort_of, layout_of_size
+from tests.unit.common.methods.fedpcd_cases import (
+    PAGE,
+    TOY3,
+    bent_point,
+)
 
 # ---------------------------------------------------------------- promises
 
