@@ -153,10 +153,14 @@ class MethodStrategy(Strategy):
         contents: list[RecordDict] = []
         dropped: dict[ClientId, str] = {}
         bytes_up: dict[ClientId, int] = {}
-        for reply in sorted(replies, key=lambda message: message.metadata.src_node_id):
-            client = asked.clients.get(reply.metadata.src_node_id)
-            if client is None or client in bytes_up:
+        arrived: dict[int, Message] = {}
+        for reply in replies:
+            arrived.setdefault(reply.metadata.src_node_id, reply)
+        for node, client in asked.clients.items():  # in the clients' order, not of arrival
+            if node not in arrived:
+                dropped[client] = "no reply within the round's deadline"
                 continue
+            reply = arrived[node]
             try:
                 update = update_of(
                     reply,
@@ -178,9 +182,6 @@ class MethodStrategy(Strategy):
                 )
             updates.append(update)
             contents.append(reply.content)
-        for client in asked.clients.values():
-            if client not in bytes_up:
-                dropped[client] = "no reply within the round's deadline"
         for client, reason in dropped.items():
             logger.warning("round %d: client %s dropped: %s", server_round, client, reason)
 

@@ -70,11 +70,11 @@ def test_the_bundle_holds_the_apps_and_nothing_of_the_user(project: Place) -> No
     bundle.unlink()
 
 
-@pytest.mark.parametrize("method", ["fedpcd", "fedpvr"])
-def test_flwr_run_ends_with_the_bits_of_the_inline_engine(method: str, project: Place) -> None:
-    settings = {**SMALL, "method": method, "participation": 0.5, "rounds": 2}
+def test_flwr_run_ends_with_the_bits_of_the_inline_engine(project: Place) -> None:
+    """With the method that has most to say: its control variates travel beside the model."""
+    settings = {**SMALL, "method": "fedpvr", "participation": 0.5, "rounds": 3}
     out = project.work.parent / "out"
-    said = {**settings, "name": f"flwr-{method}", "out": str(out)}
+    said = {**settings, "name": "flwr", "out": str(out)}
     run_config = " ".join(pairs(said)[1::2])
     federation = f"num-supernodes={SMALL['clients']} client-resources-num-cpus=1"
     try:
@@ -90,9 +90,8 @@ def test_flwr_run_ends_with_the_bits_of_the_inline_engine(method: str, project: 
         "run", *pairs({**settings, "out": str(out)}), "--engine", "inline", "--name", "inline"
     )
     assert ours.returncode == 0, ours.stderr
-    one, other = out / f"flwr-{method}", out / "inline"
-    assert (one / "weights.npz").read_bytes() == (other / "weights.npz").read_bytes()
-    shutil.rmtree(other)
+    models = [(out / name / "weights.npz").read_bytes() for name in ("flwr", "inline")]
+    assert models[0] == models[1]
 
 
 def test_the_run_config_of_the_bundle_has_every_key(project: Place) -> None:

@@ -57,7 +57,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_pairs_win_over_the_file_and_the_command_wins_over_both(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('method = "fedavg"\nrounds = 1\nclients = 7\n[train]\nlr = 0.5\n')
-    config = run_config(path, ["rounds=2", "train.lr=0.25"], {"method": "fedpvr"})
+    config = run_config(path, ["rounds=2", "train.lr=0.25", "method=fedpcd"], {"method": "fedpvr"})
     assert (config.clients, config.rounds, config.train.lr) == (7, 2, 0.25)
     assert config.method == "fedpvr"
     assert config.seed == RunConfig().seed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import AggregationError
 from common.methods import METHODS, FedAvg, FedPCD, FedPVR, Method, Scaffold
@@ -270,3 +270,19 @@ def test_flb_16_nobody_asked_is_a_void_round_and_no_crash() -> None:
     federation = Federation(FedPCD(), fraction_train=0.0)
     assert federation.train(1) is None
     assert federation.record.void == "no client was asked to train"
+
+
+@METHOD
+def test_the_order_of_arrival_changes_neither_model_nor_record(
+    method: Method[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, backward = Federation(method), Federation(method)
+    replies = backward._replies
+    monkeypatch.setattr(backward, "_replies", lambda *given: replies(*given)[::-1])
+    for number in (1, 2):
+        for federation in (forward, backward):
+            federation.train(number, {"3": failing("no")})
+            federation.evaluate(number)
+        assert forward.record == backward.record
+        assert forward.record.replied == ["0", "1", "2", "4"]
+    assert_array_equal(forward.weights, backward.weights)
