@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from common.data.partition import PARTITIONS, PartitionOptions
+from common.data.sources import FOLDER, SOURCES
 from common.data.splits import MIN_TEST
 from common.errors import ConfigError, did_you_mean
 from common.methods import METHODS, Method
@@ -211,6 +212,11 @@ def parse(flat: Flat) -> RunConfig:
         problems.append(
             "data.test-fraction and data.calibration-fraction leave nothing to train on"
         )
+    if not config.data.name.startswith(FOLDER) and config.data.name not in SOURCES:
+        known_sources = [*SOURCES, f"{FOLDER}PATH"]
+        hint = did_you_mean(config.data.name, known_sources)
+        there_are = ", ".join(known_sources)
+        problems.append(f'no data set is named "{config.data.name}"{hint}; there are: {there_are}')
     if problems:
         raise ConfigError("\n  ".join(["the run config cannot be used:", *problems]))
     return config

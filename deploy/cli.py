@@ -66,6 +66,8 @@ def run(
     own: dict[str, Any] = {"resume": True} if resume else {}
     own |= {"method": method} if method else {}
     own |= {"name": name} if name else {}
+    if method and any(pair.partition("=")[0].strip() == "method" for pair in pairs):
+        raise typer.BadParameter("the method is given twice: as an argument and by --set")
     chosen = run_config(config, pairs, own)
     if not chosen.name:
         if chosen.resume:
@@ -85,12 +87,21 @@ def compare(
     name: Name = "",
     workers: Workers = 0,
     client_gpus: Gpus = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the comparison of --name.")
+    ] = False,
 ) -> None:
     """Run several methods on the same data, split, cohorts and first weights."""
     methods = list(dict.fromkeys(methods))
     base = run_config(config, pairs, {})
     folder = Path(base.out) / (name or base.name or f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
-    own = [{"method": method, "name": method, "out": str(folder)} for method in methods]
+    if resume and not (name or base.name):
+        raise typer.BadParameter("--resume needs the --name of the comparison to go on with")
+    own: list[dict[str, Any]] = [
+        {"method": method, "name": method, "out": str(folder)} for method in methods
+    ]
+    for each in own:  # those that had not begun when the comparison was stopped start now
+        each["resume"] = resume and (folder / str(each["name"])).exists()
     configs = [run_config(config, pairs, each) for each in own]
     _carry_out(configs, engine, workers, client_gpus, folder)
 
@@ -99,13 +110,14 @@ def _carry_out(
     configs: list[RunConfig], engine: str, workers: int, client_gpus: float | None, folder: Path
 ) -> None:
     from deploy.engines import ENGINES
-    from deploy.launch import carry_out, folder_of, resources
+    from deploy.launch import carry_out, resources
+    from server_app.folder import RunFolder
 
     if engine not in ENGINES:
         raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
     given = resources(configs[0], workers, client_gpus)
     for config in configs:
-        folder_of(config)  # all of them before the first one starts
+        RunFolder.claim(config)  # all of them before the first one starts
     console.print(
         f"{described(configs[0])}; {engine} engine, {given.workers} at a time",
         markup=False,

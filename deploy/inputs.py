@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from common.config import RunConfig, parse
+from common.data.sources import FOLDER
 from common.errors import ConfigError
+from server_app.folder import flatten
 
 PLACES = ("data.root", "out")  # relative to where the command is typed
-FOLDER = "folder:"
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -24,16 +25,6 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"the config file cannot be read: {error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested tables into dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
 
 
 def read_pair(text: str) -> tuple[str, Any]:
@@ -73,8 +64,11 @@ def run_config(file: Path | None, pairs: Sequence[str], own: Mapping[str, Any]) 
 def described(config: RunConfig) -> str:
     """Say in a few words what the run trains on."""
     data = config.data
+    name = data.name
+    if name.startswith(FOLDER):  # the whole path would crowd out the rest
+        name = FOLDER + Path(name.removeprefix(FOLDER)).name
     alpha = f" alpha {data.alpha:g}" if data.partition.startswith("dirichlet") else ""
     return (
-        f"{data.name}, {config.clients} clients, {data.partition}{alpha}, {config.model}, "
+        f"{name}, {config.clients} clients, {data.partition}{alpha}, {config.model}, "
         f"{config.cohort_size} clients a round, seed {config.seed}"
     )

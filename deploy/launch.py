@@ -1,6 +1,9 @@
 """Start a run, show it, end it in order, and say how it went."""
 
+import fcntl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -11,8 +14,8 @@ from deploy.engines import Engine, Job, Resources
 from deploy.engines.base import LOG
 from deploy.environment import usable_cores
 from deploy.progress import follow
+from server_app.folder import RunFolder
 from server_app.records import (
-    RECORDS,
     Outcome,
     clear_outcome,
     read_outcome,
@@ -50,39 +53,41 @@ def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Res
     return Resources(workers, count / workers)
 
 
-def folder_of(config: RunConfig) -> Path:
-    """Return the folder of a run.
-
-    Raises:
-        ConfigError: it holds a run already, and this one does not resume it.
-    """
-    folder = Path(config.out) / config.name
-    if (folder / RECORDS).exists() and not config.resume:
-        raise ConfigError(
-            f"{folder} holds a run already; give this one another --name, or go on with --resume"
-        )
-    return folder
-
-
 def carry_out(
     config: RunConfig, engine: Engine, given: Resources, console: Console, label: str
 ) -> Outcome:
     """Run to the end and return how it ended; Ctrl-C ends everything and passes on.
 
     Raises:
-        ConfigError: the run's folder is taken, or cannot be written to.
+        ConfigError, CheckpointError: the run cannot be in its folder, or is there already.
     """
-    folder = folder_of(config)
-    begin = time.monotonic()
+    claimed = RunFolder.claim(config)
+    folder, (start, warnings) = claimed.path, claimed.start
+    for warning in warnings:
+        console.print(warning, markup=False, soft_wrap=True)
+    if claimed.is_complete:
+        console.print(f"{label}: complete already, {start} rounds", markup=False)
+        return Outcome("completed", f"{start} rounds", start, 0.0)
+    if start:
+        console.print(f"{label}: going on after round {start}", markup=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOG).touch()
-        clear_outcome(folder)
     except OSError as error:
         raise ConfigError(f"the run cannot be written to {folder}: {error}") from error
-    job = engine(config, given)
+    with only_one(folder):
+        clear_outcome(folder)
+        return _watch(config, engine(config, given), folder, console, label, start)
+
+
+def _watch(
+    config: RunConfig, job: Job, folder: Path, console: Console, label: str, start: int
+) -> Outcome:
+    begin = time.monotonic()
     try:
-        outcome = follow(folder, label, config.rounds, POLL_SECONDS, job.is_alive, console)
+        outcome = follow(
+            folder, label, config.rounds, POLL_SECONDS, job.is_alive, console, after=start
+        )
         _let_down(job)
     except BaseException as error:
         job.stop()
@@ -94,6 +99,24 @@ def carry_out(
         outcome = Outcome("failed", job.why_it_ended(), rounds, time.monotonic() - begin)
         write_outcome(folder, outcome)
     return outcome
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Keep other commands out of a run's folder; the lock dies with its holder.
+
+    Raises:
+        ConfigError: somebody else holds it.
+    """
+    with (folder / "lock").open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is running the run in {folder}; wait for it, or give this one "
+                "another --name"
+            ) from None
+        yield
 
 
 def _let_down(job: Job) -> None:

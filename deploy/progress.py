@@ -36,12 +36,12 @@ class Tail:
     start again; rounds seen before are skipped, for a resumed run repeats them bit for bit.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, after: int = -1) -> None:
         self.path = path
         self._file = 0  # inode; another number means that the file was replaced
         self._offset = 0
         self._line = 0
-        self._round = -1
+        self._round = after
 
     def read(self) -> list[RoundRecord]:
         """Return the records that were completed since the last call, [] before the first.
@@ -170,6 +170,8 @@ def follow(
     poll: float,
     is_alive: Callable[[], bool],
     console: Console,
+    *,
+    after: int = 0,
 ) -> Outcome | None:
     """Show a run until it ends: a live display on a terminal, plain lines in a pipe.
 
@@ -183,6 +185,7 @@ def follow(
         poll: seconds between two looks.
         is_alive: whether whoever does the run is still there.
         console: where to show it.
+        after: rounds up to this one were shown before the run was resumed.
 
     Returns:
         How the run ended, None when it was gone without saying.
@@ -190,7 +193,7 @@ def follow(
     Raises:
         RecordError: the records are broken.
     """
-    tail = Tail(run_dir / RECORDS)
+    tail = Tail(run_dir / RECORDS, after)
     with _screen(console, label, total_rounds) as screen:
         while True:
             alive = is_alive()  # in this order: whoever ended has written all that it will

@@ -8,7 +8,7 @@ previous one; a torn or foreign file is refused by its CRC or its description.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -39,7 +39,9 @@ def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) 
     """
     arrays: dict[str, NDArray[Any]] = {}
     tree = _describe(state, arrays)
-    head = json.dumps({"format": FORMAT, "fingerprint": fingerprint, "state": tree})
+    head = json.dumps(
+        {"format": FORMAT, "fingerprint": fingerprint, "round": state.round, "state": tree}
+    )
     path = folder / f"round-{state.round:06d}.ckpt"
     partial = path.with_suffix(".partial")
     packed = np.frombuffer(head.encode(), np.uint8)
@@ -55,6 +57,31 @@ def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) 
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error}") from error
     return path
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a checkpoint says of itself."""
+
+    round: int
+    fingerprint: str
+
+
+def newest_head(folder: Path) -> tuple[Head | None, list[str]]:
+    """Return what the newest readable checkpoint says, and a warning for each torn one."""
+    warnings: list[str] = []
+    for path in sorted(folder.glob(PATTERN), reverse=True):
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                said = json.loads(bytes(arrays["head"]))
+            return Head(int(said["round"]), str(said["fingerprint"])), warnings
+        except Exception as error:  # a damaged archive trips its readers in many ways
+            warnings.append(_unreadable(path, error))
+    return None, warnings
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    return f"{path} cannot be read ({error}); going back to the one before it"
 
 
 def load_newest(
@@ -86,7 +113,7 @@ def load_newest(
         except _OtherRunError:
             raise
         except Exception as error:  # a damaged archive trips its readers in many ways
-            warnings.append(f"{path} cannot be read ({error}); going back to the one before it")
+            warnings.append(_unreadable(path, error))
     return None, warnings
 
 

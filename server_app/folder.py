@@ -1,6 +1,8 @@
 """RunFolder: what a run leaves on disk, written as it happens."""
 
 import time
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,16 +10,25 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from common.config import RunConfig
+from common.config import NOT_IN_RESULTS, RunConfig
 from common.errors import CheckpointError, ConfigError, FedError
 from common.layout import Layout
-from server_app.checkpoint import load_newest, save
-from server_app.records import RECORDS, Outcome, Recorder, RoundRecord, clear_outcome, write_outcome
+from server_app.checkpoint import load_newest, newest_head, save
+from server_app.records import (
+    RECORDS,
+    Outcome,
+    Recorder,
+    RoundRecord,
+    clear_outcome,
+    read_outcome,
+    write_outcome,
+)
 from server_app.state import ServerState
 
 CONFIG_FILE = "config.toml"
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "weights.npz"
+WHERE = ("name", "out", "resume")  # where a run is, not what it is
 
 
 @dataclass(frozen=True)
@@ -28,29 +39,93 @@ class RunFolder:
     config: RunConfig
 
     @classmethod
-    def open(cls, config: RunConfig) -> "RunFolder":
-        """Make the folder; a new run's exact config is written into it.
+    def claim(cls, config: RunConfig) -> "RunFolder":
+        """Return the run's folder if this config may run there; nothing is written.
 
         Raises:
-            ConfigError: it holds a run already, and this one does not resume it.
+            ConfigError: it holds a run that this one does not resume, or there is no run to resume,
+                or it has gone on for longer than this config wants.
+            CheckpointError: its checkpoint was made with another config, or none can be read.
         """
         name = config.name or f"{config.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = cls(Path(config.out) / name, config)
-        holds_run = (folder.path / RECORDS).exists()
-        if holds_run and not config.resume:
-            raise ConfigError(
-                f"{folder.path} holds a run already; give this one another name, or go on with it "
-                "(resume = true)"
+        if not config.resume:
+            if (folder.path / RECORDS).exists():
+                raise ConfigError(
+                    f"{folder.path} holds a run already; give this one another name (--name), or "
+                    "go on with it (--resume)"
+                )
+            return folder
+        if not folder.path.exists():
+            raise ConfigError(f"there is no run in {folder.path} to go on with")
+        head, warnings = newest_head(folder.path / CHECKPOINTS)
+        if head is None and warnings:
+            raise CheckpointError(f"no checkpoint can be read: {'; '.join(warnings)}")
+        if head is None and (folder.path / RECORDS).exists() and not folder._keeps_checkpoints():
+            raise CheckpointError(
+                f"{folder.path} kept no checkpoint (server.checkpoint-every was 0)"
             )
-        if not holds_run:
+        if head and head.fingerprint != config.fingerprint():
+            raise CheckpointError(
+                f"{folder.path} was run with another config ({folder._changes()}); give this run "
+                "another name, or the config it was started with"
+            )
+        if head and head.round > config.rounds:
+            raise ConfigError(
+                f"{folder.path} has done {head.round} rounds already; rounds is {config.rounds}"
+            )
+        return folder
+
+    @classmethod
+    def open(cls, config: RunConfig) -> "RunFolder":
+        """Claim the folder and make it; a new run's exact config is written into it.
+
+        Raises:
+            ConfigError, CheckpointError: see `claim`.
+        """
+        folder = cls.claim(config)
+        if not (folder.path / RECORDS).exists():
             folder._write_config()
         clear_outcome(folder.path)
         return folder
 
+    @property
+    def start(self) -> tuple[int, list[str]]:
+        """The round to go on after, 0 for a new run, and a warning for each torn checkpoint."""
+        head, warnings = newest_head(self.path / CHECKPOINTS) if self.config.resume else (None, [])
+        return head.round if head else 0, warnings
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a run to be resumed has nothing left to do."""
+        outcome = read_outcome(self.path) if self.config.resume else None
+        done = outcome is not None and outcome.status == "completed"
+        return done and self.start[0] == self.config.rounds
+
+    def _written(self) -> dict[str, Any]:
+        """Return the config that the folder's run was started with; empty if it is lost."""
+        try:
+            return flatten(tomllib.loads((self.path / CONFIG_FILE).read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def _keeps_checkpoints(self) -> bool:
+        return self._written().get("server.checkpoint-every") != 0
+
+    def _changes(self) -> str:
+        written, mine = self._written(), self.config.to_flat()
+        changes = [
+            f"{key} was {written[key]!r}, is {mine[key]!r}"
+            for key in mine
+            if key not in NOT_IN_RESULTS and key in written and written[key] != mine[key]
+        ]
+        return "; ".join(changes) or "which one is not known"
+
     def _write_config(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            text = tomli_w.dumps(nested(self.config.to_flat()))
+            flat = {k: v for k, v in self.config.to_flat().items() if k not in WHERE}
+            text = tomli_w.dumps(nested(flat))
             (self.path / CONFIG_FILE).write_text(text)
         except OSError as error:
             raise ConfigError(f"the run cannot be written to {self.path}: {error}") from error
@@ -59,8 +134,7 @@ class RunFolder:
         """Return the state to go on from, or None to start, and warnings about torn files.
 
         Raises:
-            CheckpointError: the checkpoint is another run's, none of them can be read, or the run
-                kept none.
+            CheckpointError: the checkpoint is another model's, or none of them can be read.
         """
         if not self.config.resume:
             return None, []
@@ -70,12 +144,6 @@ class RunFolder:
             layout,
             fingerprint=self.config.fingerprint(),
         )
-        if (
-            state is None
-            and (self.path / RECORDS).exists()
-            and not self.config.server.checkpoint_every
-        ):
-            raise CheckpointError(f"{self.path} kept no checkpoint (server.checkpoint-every was 0)")
         if state is None and warnings:
             raise CheckpointError(f"no checkpoint can be read: {'; '.join(warnings)}")
         self._write_config()  # not before: a refused resume leaves the run as it was
@@ -132,3 +200,12 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
         group, _, key = name.rpartition(".")
         (tables.setdefault(group, {}) if group else tables)[key] = value
     return tables
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into dotted keys; the inverse of `nested`."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat

@@ -22,7 +22,10 @@ def reason_of(error: Error) -> str:
     text = error.reason or ""
     if any(sign in text for sign in DEAD_WORKER):
         return "its worker process died (killed, or out of memory)"
-    lines = [line.strip(" '\">") for line in text.replace("\\n", "\n").splitlines()]
+    quotes = ""
+    if text.startswith(("<class", "'", '"')):  # an engine's repr: "<class 'X'>:<'message'>"
+        text, quotes = text.replace("\\n", "\n"), "'\">"
+    lines = [line.strip(" " + quotes) for line in text.splitlines()]
     last = next((line for line in reversed(lines) if line), "")
     said = SPOKEN.get(error.code, f"error {error.code}")
     return f"{said}: {last[:LONGEST]}" if last else said

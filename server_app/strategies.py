@@ -58,7 +58,17 @@ def _ready(method: type[Method[Any]]) -> type[ReadyStrategy]:
         for item in (*fields(method), *fields(Options))
     )
     doc = f"{inspect.getdoc(method)}\n\nSettings:\n{settings}\n"
-    body = {"method_type": method, "__doc__": doc, "__module__": __name__}
+    wiring = inspect.signature(MethodStrategy.__init__).parameters
+    given = [
+        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default)
+        for item in (*fields(method), *fields(Options))
+    ]
+    body = {
+        "method_type": method,
+        "__doc__": doc,
+        "__module__": __name__,
+        "__signature__": inspect.Signature([*given, *(wiring[name] for name in WIRING)]),
+    }
     return type(method.__name__, (ReadyStrategy,), body)
 
 

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from common.config import cohort_size
-from common.errors import AggregationError, FedError
+from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
 from common.methods import Method
 from common.types import ClientId, ClientUpdate, Cohort
@@ -88,6 +88,9 @@ class MethodStrategy(Strategy):
         train_metrics_aggr_fn: MetricsFn | None = None,
         evaluate_metrics_aggr_fn: MetricsFn | None = None,
     ) -> None:
+        for name, value in {"local_lr": local_lr, "roster": roster}.items():
+            if value is not None and not callable(value):
+                raise ConfigError(f"{name} must be a function, not {value!r}")
         self.method = method
         self.options = options or Options()
         self.codec = codec

@@ -64,7 +64,8 @@ def fetch(files: Sequence[RemoteFile], folder: Path, seconds: float = 10.0) -> N
 
 def where_to_put(files: Sequence[RemoteFile], folder: Path) -> str:
     """Say by hand what `fetch` would do."""
-    return f"put {' and '.join(file.url for file in files)} into {folder.absolute()}"
+    names = " and ".join(f"{file.name} (from {file.url})" for file in files)
+    return f"put {names} into {folder.absolute()}"
 
 
 def md5_of(path: Path) -> str:

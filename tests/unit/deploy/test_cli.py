@@ -170,8 +170,9 @@ class TestRun:
         assert typed("run", "fedavg", *INLINE, "--name", "mine").code == 0
         again = typed("run", "fedavg", *INLINE, "--name", "mine")
         assert again.code == 2
-        assert "holds a run already; give this one another --name, or go on with --resume" in (
-            again.err
+        assert (
+            "holds a run already; give this one another name (--name), or go on with it (--resume)"
+            in (again.err)
         )
         more = typed("run", "fedavg", *INLINE, "--set", "rounds=3", "--name", "mine", "--resume")
         assert more.code == 0
@@ -217,7 +218,9 @@ class TestRun:
         missing = ("--set", "data.name=cifar10", "--set", "data.download=false")
         said = typed("run", "fedavg", *INLINE, *missing, "--name", "mine")
         assert said.code == 1
-        assert re.search(rf"put \S*cifar-10\S* into {tmp_path / 'data'}", said.flat)
+        assert re.search(
+            rf"put cifar-10\S* \(from https://\S*\) into {tmp_path / 'data'}", said.flat
+        )
         assert typed("run", "fedavg", *INLINE, "--name", "mine").code == 0
 
 

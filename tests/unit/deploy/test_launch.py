@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -12,7 +13,8 @@ from common.config import RunConfig, parse
 from common.errors import ConfigError
 from deploy import launch
 from deploy.engines import Resources
-from deploy.launch import carry_out, folder_of, resources
+from deploy.launch import carry_out, only_one, resources
+from server_app.folder import RunFolder
 from server_app.records import (
     RECORDS,
     Outcome,
@@ -22,6 +24,7 @@ from server_app.records import (
     read_outcome,
     write_outcome,
 )
+from server_app.state import ServerState
 
 ROUND = RoundRecord(round=1, lr=0.1, cohort=["0"], replied=["0"])
 DONE = Outcome("completed", "1 rounds", 1, 0.5)
@@ -131,11 +134,28 @@ def test_a_folder_that_holds_a_run_is_left_alone(config: RunConfig, folder: Path
     Recorder(folder / RECORDS).append(ROUND)
     write_outcome(folder, DONE)
     job = Job()
-    with pytest.raises(ConfigError, match="holds a run already; give this one another --name"):
+    with pytest.raises(ConfigError, match="holds a run already; give this one another name"):
         go(config, job)
     assert job.config is None
     assert read_outcome(folder) == DONE
-    assert folder_of(replace(config, resume=True)) == folder
+
+
+def test_one_folder_is_for_one_command_at_a_time(config: RunConfig, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    job = Job([lambda: write_outcome(folder, DONE)])
+    with only_one(folder), pytest.raises(ConfigError, match="another process is running"):
+        go(config, job)
+    assert job.config is None
+    assert go(config, job) == DONE
+
+
+def test_a_complete_run_is_not_started_again(config: RunConfig, folder: Path) -> None:
+    config = replace(config, rounds=1)
+    RunFolder.open(config).keep(ServerState(1, np.ones(1, np.float32), {}, None))
+    write_outcome(folder, DONE)
+    job = Job()
+    assert go(replace(config, resume=True), job).status == "completed"
+    assert job.config is None
 
 
 def test_a_failed_start_does_not_take_the_name(config: RunConfig, folder: Path) -> None:
@@ -147,7 +167,7 @@ def test_the_last_outcome_of_a_run_that_goes_on_is_forgotten_first(
     config: RunConfig, folder: Path
 ) -> None:
     write_outcome(folder, DONE)
-    assert go(replace(config, resume=True), Job()).status == "failed"
+    assert go(replace(config, rounds=2, resume=True), Job()).status == "failed"
 
 
 def test_a_place_that_cannot_be_written_to_is_named(config: RunConfig, tmp_path: Path) -> None:

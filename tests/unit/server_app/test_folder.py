@@ -42,7 +42,9 @@ def test_the_exact_config_is_written_and_can_be_read_back(tmp_path: Path) -> Non
     config = config_in(tmp_path, **{"train.lr": 0.25, "fedpcd.tau": 0.5})
     folder = RunFolder.open(config)
     text = (folder.path / CONFIG_FILE).read_text()
-    assert parse(flatten(tomllib.loads(text))) == config
+    where = {"name": config.name, "out": config.out}  # not in the file: it can be given to another
+    assert parse({**flatten(tomllib.loads(text)), **where}) == config
+    assert not {"name", "out", "resume"} & flatten(tomllib.loads(text)).keys()
 
 
 def test_nested_and_flatten_are_each_others_inverse() -> None:
@@ -98,7 +100,16 @@ def test_a_resume_before_the_first_checkpoint_starts_over(tmp_path: Path) -> Non
     assert read_records(folder.path) == []
 
 
-def test_a_resume_of_nothing_is_a_start(tmp_path: Path) -> None:
+def test_a_resume_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no run in .* to go on with"):
+        RunFolder.open(config_in(tmp_path, resume=True))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resume_of_a_run_that_was_killed_before_its_first_round_is_a_start(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "r").mkdir()
     folder = RunFolder.open(config_in(tmp_path, resume=True))
     assert folder.restore(LAYOUT) == (None, [])
     assert (folder.path / CONFIG_FILE).exists()
@@ -118,11 +129,38 @@ def test_flb_08_a_resume_with_other_settings_is_refused_and_leaves_the_run_as_it
 ) -> None:
     folder = played(tmp_path, 3)
     config, records = (folder.path / name for name in (CONFIG_FILE, RECORDS))
-    before = config.read_bytes(), records.read_bytes()
-    other = RunFolder.open(config_in(tmp_path, resume=True, **change))
-    with pytest.raises(CheckpointError, match="another run config"):
-        other.restore(LAYOUT)
-    assert (config.read_bytes(), records.read_bytes()) == before
+    folder.finish(state_of(2), LAYOUT, seconds=1.0)
+    before = config.read_bytes(), records.read_bytes(), read_outcome(folder.path)
+    key = next(iter(change))
+    with pytest.raises(CheckpointError, match=f"another config .*{key} was .*, is "):
+        RunFolder.open(config_in(tmp_path, resume=True, **change))
+    assert (config.read_bytes(), records.read_bytes(), read_outcome(folder.path)) == before
+
+
+def test_a_resume_for_fewer_rounds_than_were_done_is_refused(tmp_path: Path) -> None:
+    played(tmp_path, 5)
+    with pytest.raises(ConfigError, match="has done 5 rounds already; rounds is 4"):
+        RunFolder.open(config_in(tmp_path, resume=True, rounds=4))
+
+
+def test_a_resume_without_a_readable_checkpoint_is_refused(tmp_path: Path) -> None:
+    folder = played(tmp_path, 3)
+    for path in (folder.path / CHECKPOINTS).iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="no checkpoint can be read"):
+        RunFolder.open(config_in(tmp_path, resume=True))
+
+
+def test_where_a_resume_goes_on_and_whether_it_has_anything_to_do(tmp_path: Path) -> None:
+    folder = played(tmp_path, 5)
+    assert folder.start == (0, [])
+    assert not folder.is_complete
+    going_on = RunFolder.claim(config_in(tmp_path, resume=True))
+    assert going_on.start == (5, [])
+    assert not going_on.is_complete  # the final model is not written yet
+    folder.finish(state_of(5), LAYOUT, seconds=1.0)
+    assert going_on.is_complete
+    assert not RunFolder.claim(config_in(tmp_path, resume=True, rounds=6)).is_complete
 
 
 def test_flb_08_a_resume_with_other_classes_is_refused(tmp_path: Path) -> None:

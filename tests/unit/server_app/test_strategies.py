@@ -1,5 +1,6 @@
 """Every method in the table is a ready Flower strategy with its own settings."""
 
+import inspect
 from dataclasses import fields
 
 import pytest
@@ -56,3 +57,16 @@ def test_what_cannot_be_meant_is_refused_by_name(given: dict[str, float], said: 
 def test_there_is_nothing_else_in_the_module() -> None:
     with pytest.raises(AttributeError, match="FedProxy"):
         ready.FedProxy  # noqa: B018
+
+
+def test_editors_see_the_settings_and_help_has_them() -> None:
+    parameters = inspect.signature(STRATEGIES["fedpcd"]).parameters
+    assert parameters["tau"].default == FedPCD.tau
+    assert parameters["fraction_train"].default == Options.fraction_train
+    assert {"local_lr", "roster", "buffers"} <= parameters.keys()
+    assert "tau: share of its own unit step" in str(inspect.getdoc(STRATEGIES["fedpcd"]))
+
+
+def test_wiring_of_the_wrong_kind_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"local_lr must be a function, not 0\.1"):
+        STRATEGIES["fedavg"](local_lr=0.1)

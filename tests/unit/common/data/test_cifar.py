@@ -120,7 +120,9 @@ def test_flb_25_a_truncated_archive_or_file_is_refused_by_name(tmp_path: Path, f
 @pytest.mark.parametrize("download", [True, False])
 def test_flb_25_missing_data_say_what_to_put_where(tmp_path: Path, download: bool) -> None:
     tiny, _, _ = source("binary")
-    with pytest.raises(DataError, match=rf"put http://.*/tiny\.tar\.gz into {tmp_path}/tiny"):
+    with pytest.raises(
+        DataError, match=rf"put tiny\.tar\.gz \(from http://.*/tiny\.tar\.gz\) into {tmp_path}/tiny"
+    ):
         tiny.load(tmp_path, download=download)
 
 

@@ -120,7 +120,7 @@ def test_without_a_network_it_says_what_to_put_where(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/a.bin"
         with pytest.raises(DataError) as caught:
             fetch([RemoteFile("a.bin", url, MD5)], tmp_path)
-    assert f"put {url} into {tmp_path}" in str(caught.value)
+    assert f"put a.bin (from {url}) into {tmp_path}" in str(caught.value)
 
 
 def test_a_network_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
