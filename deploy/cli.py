@@ -21,7 +21,7 @@ from common.errors import FedError
 from common.methods import METHODS
 from common.settings import Settings, key_of
 from deploy.environment import QUIET
-from deploy.inputs import described, run_config
+from deploy.inputs import described, read_pair, run_config
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -66,8 +66,9 @@ def run(
     own: dict[str, Any] = {"resume": True} if resume else {}
     own |= {"method": method} if method else {}
     own |= {"name": name} if name else {}
-    if method and any(pair.partition("=")[0].strip() == "method" for pair in pairs):
-        raise typer.BadParameter("the method is given twice: as an argument and by --set")
+    other = dict(map(read_pair, pairs)).get("method", method)
+    if method and other != method:
+        raise typer.BadParameter(f"the method is given twice: {method}, and {other} by --set")
     chosen = run_config(config, pairs, own)
     if not chosen.name:
         if chosen.resume:
