@@ -266,3 +266,30 @@ def test_output_in_a_pipe_has_no_control_codes(typed: Type) -> None:
     for arguments in (("compare", "fedavg", *INLINE, "--name", "x"), ("run", "nonsense")):
         said = typed(*arguments)
         assert not re.search(r"\x1b|\r", said.out + said.err)
+
+    def test_a_comparison_that_was_cut_short_goes_on_with_what_is_missing(
+        self, typed: Type, tmp_path: Path
+    ) -> None:
+        assert typed("compare", "fedavg", *INLINE, "--name", "both").code == 0
+        said = typed("compare", "fedavg", "fedpvr", *INLINE, "--name", "both", "--resume")
+        assert (said.code, said.err) == (0, "")
+        assert "fedavg: complete already, 2 rounds" in said.out
+        assert "fedavg: round" not in said.out
+        assert "fedpvr: round 2/2" in said.out
+        summary = json.loads((tmp_path / "runs" / "both" / "summary.json").read_text())
+        assert [run["label"] for run in summary["runs"]] == ["fedavg", "fedpvr"]
+
+
+def test_the_config_of_one_run_can_be_given_to_another(typed: Type, tmp_path: Path) -> None:
+    assert typed("run", "fedavg", *INLINE, "--set", "train.lr=0.3", "--name", "one").code == 0
+    config = tmp_path / "runs" / "one" / "config.toml"
+    assert typed("run", "--engine", "inline", "--config", str(config), "--name", "two").code == 0
+    one, two = (tmp_path / "runs" / name for name in ("one", "two"))
+    assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
+    assert (one / "weights.npz").read_bytes() == (two / "weights.npz").read_bytes()
+
+
+def test_a_method_given_twice_must_be_the_same(typed: Type) -> None:
+    said = typed("run", "fedavg", *INLINE, "--set", "method=fedpvr")
+    assert said.code == 2
+    assert "given twice" in said.err
