@@ -1,6 +1,7 @@
 """The Flower ClientApp: train, evaluate, and say who you are. A reply depends on the message,
 the client's data and the seed, and on nothing that a restart could lose."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -11,7 +12,7 @@ from flwr.common.constant import ErrorCode
 from client_app.evaluator import evaluate
 from client_app.local import Local, local_of
 from client_app.trainer import train
-from common.errors import FedError, WireError
+from common.errors import DataError, FedError, WireError
 from common.types import Vector
 from common.wire import (
     CORRECT,
@@ -26,6 +27,7 @@ from common.wire import (
     plain_metrics,
 )
 
+logger = logging.getLogger("flwr")
 app = ClientApp()
 Handler = Callable[[Message, Local], RecordDict]
 
@@ -38,8 +40,12 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
             local = local_of(context.run_config, context.node_config)
             return Message(handler(message, local), reply_to=message)
         except FedError as error:
+            logger.error("this client cannot answer: %s", error)
+            said = str(error)
+            if isinstance(error, DataError):  # the rest lists files, which concern nobody else
+                said = said.partition("\n")[0]
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, str(error)), reply_to=message)
+            return Message(Error(code, said), reply_to=message)
 
     return answer
 

@@ -19,6 +19,7 @@ from common.methods import METHODS, Method
 from common.settings import Settings, key_of, setting
 
 Flat = Mapping[str, Any]
+LONGEST_NAME = 100
 MODEL_NAMES = ("mlp", "cnn", "vgg11", "resnet8")  # not asked of common.models, which loads torch
 
 
@@ -34,7 +35,9 @@ class DataConfig(Settings):
         "", "where data sets lie or are downloaded to; empty: $FEDKEEL_DATA or ./data"
     )
     download: bool = setting(True, "fetch a missing data set where there is a network")
-    image_size: int = setting(0, "side of the images of a folder; 0 keeps or chooses it", low=0)
+    image_size: int = setting(
+        0, "side of the images of a folder; 0 keeps or chooses it", low=0, high=4096
+    )
     partition: str = setting(
         "dirichlet-client", "how samples are dealt to clients", choices=tuple(PARTITIONS)
     )
@@ -77,7 +80,7 @@ class TrainConfig(Settings):
     augment: bool = setting(False, "random crop and, where it makes sense, flip")
     drop_last: bool = setting(False, "leave out the last, incomplete batch of an epoch")
     device: str = setting("auto", "where clients train", choices=("auto", "cpu", "cuda"))
-    threads: int = setting(1, "torch threads of a client", low=1)
+    threads: int = setting(1, "torch threads of a client", low=1, high=256)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class RunConfig(Settings):
     method: str = setting("fedpcd", "the method", choices=tuple(METHODS))
     model: str = setting("mlp", "the network", choices=MODEL_NAMES)
     rounds: int = setting(30, "rounds of training", low=1)
-    clients: int = setting(20, "clients of the federation, N", low=1)
+    clients: int = setting(20, "clients of the federation, N", low=1, high=100_000)
     participation: float = setting(
         0.25, "share of the clients that train in a round", low=0, high=1, open_low=True
     )
@@ -161,7 +164,8 @@ GROUPS: Mapping[str, type[Settings]] = {
 }
 NOT_IN_RESULTS = (
     "rounds", "name", "out", "resume", "eval-every", "data.root", "data.download", "train.device",
-    "server.start-timeout", "server.checkpoint-every", "server.keep-checkpoints",
+    "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
+    "server.checkpoint-every", "server.keep-checkpoints",
 )  # fmt: skip
 
 
@@ -217,9 +221,24 @@ def parse(flat: Flat) -> RunConfig:
         hint = did_you_mean(config.data.name, known_sources)
         there_are = ", ".join(known_sources)
         problems.append(f'no data set is named "{config.data.name}"{hint}; there are: {there_are}')
+    if not config.local_lr(config.rounds) > 0:
+        problems.append(
+            f"train.lr {config.train.lr:g} with train.lr-decay {config.train.lr_decay:g} is 0 "
+            f"before round {config.rounds}; let it decay more slowly"
+        )
+    if config.name and not _plain(config.name):
+        problems.append(
+            f"name must be the name of a folder, of at most {LONGEST_NAME} bytes and without / or "
+            f"\\, not {config.name!r}; the run goes to out/name"
+        )
     if problems:
         raise ConfigError("\n  ".join(["the run config cannot be used:", *problems]))
     return config
+
+
+def _plain(name: str) -> bool:
+    fits = len(name.encode()) <= LONGEST_NAME
+    return fits and not name.startswith(".") and not any(sign in name for sign in "/\\\n")
 
 
 def _nearest(name: str, known: list[str]) -> str:

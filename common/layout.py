@@ -123,7 +123,7 @@ class Layout:
                 if module == "*" or tensor.name == module or tensor.name.startswith(module + ".")
             }
             if not hits:
-                known = self.modules
+                known = [name for name in self.modules if name] or list(self.spans)
                 raise ConfigError(
                     f'no trainable module is named "{module}"{did_you_mean(module, known)}; '
                     f"this model has: {', '.join(known)}"

@@ -82,7 +82,7 @@ class Settings:
         for key, raw in table.items():
             item = known[key]
             kind = types[item.name]
-            value = float(raw) if kind is float and type(raw) is int else raw
+            value = float(raw) if kind is float and type(raw) is int and _fits(raw) else raw
             if faults := _judge(prefix + key, item, kind, value):
                 problems.extend(faults)
             else:
@@ -107,5 +107,21 @@ def _judge(name: str, item: Field[Any], kind: Any, value: Any) -> Sequence[str]:
     if not isinstance(value, wanted) or isinstance(value, bool) != (kind is bool):
         given = _SPOKEN[type(value)][1] + f" ({value!r})" if type(value) in _SPOKEN else repr(value)
         return [f"{name} must be {spoken}, not {given}"]
+    if isinstance(value, str) and not _sayable(value):
+        return [f"{name} must be a text that can be written to a file, not {value!r}"]
+    if isinstance(value, int) and not _fits(value):
+        return [f"{name} must be a number of at most 64 bits, not one of {len(str(value))} digits"]
     limits = item.metadata["range"]
     return [] if value in limits else [f"{name} must be {limits}, not {value!r}"]
+
+
+def _fits(number: int) -> bool:
+    return -(2**63) <= number < 2**63
+
+
+def _sayable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes of the command line that are no characters
+        return False
+    return "\0" not in text

@@ -29,6 +29,7 @@ ROUND, LR = "server-round", "lr"
 LAYOUT, CLIENT = "keel-layout", "keel-client"
 EXAMPLES, STEPS, LR_SUM, LOSS = "num-examples", "steps", "lr-sum", "loss"
 CORRECT, LOSS_SUM = "correct", "loss-sum"
+MOST_EXAMPLES = 2**53  # beyond, whole numbers are not exact as floats
 VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkeel.shift.digest"
 
 # BatchNorm's buffers by the last part of their name, for state dicts that do not say what is one.
@@ -145,13 +146,18 @@ class NamedCodec:
                 is not floating.
 
         Raises:
-            WireError: a trainable array is not float32.
+            WireError: a trainable array is not float32, or a buffer is not there.
         """
         trained: list[Tensor] = []
         rest: list[Tensor] = []
+        if unknown := set(buffers or ()) - record.keys():
+            raise WireError(f"there are no arrays {sorted(unknown)} that could be buffers")
         for name, array in record.items():
             tensor = Tensor(name, tuple(array.shape), array.dtype)
-            floating = np.dtype(array.dtype).kind == "f"
+            try:
+                floating = np.dtype(array.dtype).kind == "f"
+            except TypeError:
+                raise WireError(f'"{name}" is of an unknown type, {array.dtype}') from None
             guess = name.rpartition(".")[2] in BATCH_NORM or not floating
             (rest if (guess if buffers is None else name in buffers) else trained).append(tensor)
         odd = {t.name: t.dtype for t in trained if t.dtype != "float32"}
@@ -374,8 +380,10 @@ def read_train_reply(
     weight = metrics.pop(weight_key, None)
     if weight is None:
         raise WireError(f'no number "{weight_key}" in the reply\'s metrics')
-    if not isfinite(weight) or weight < 0 or weight != int(weight):
-        raise WireError(f'"{weight_key}" must be a whole number of at least 0, not {weight!r}')
+    if not 0 <= weight <= MOST_EXAMPLES or weight != int(weight):
+        raise WireError(
+            f'"{weight_key}" must be a whole number from 0 to {MOST_EXAMPLES}, not {weight!r}'
+        )
     if weight == 0:
         raise WireError(f'"{weight_key}" is 0: the client has nothing to train on')
     steps, lr_sum = metrics.pop(STEPS, 0), metrics.pop(LR_SUM, 0.0)
@@ -418,7 +426,14 @@ def _refuse_non_finite(name: str, values: NDArray[Any], layout: Layout) -> None:
 def read_metrics(content: RecordDict) -> dict[str, float]:
     """Return the scalar metrics of the reply's MetricRecord; an empty dict if it has none."""
     record = next(iter(content.metric_records.values()), MetricRecord())
-    return {key: value for key, value in record.items() if not isinstance(value, list)}
+    return {key: _number(value) for key, value in record.items() if not isinstance(value, list)}
+
+
+def _number(value: float) -> float:
+    try:
+        return value if isfinite(value) else float(value)
+    except OverflowError:  # a whole number beyond the floats
+        return inf
 
 
 def plain_metrics(values: Mapping[str, Any]) -> MetricRecord:

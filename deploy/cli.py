@@ -1,9 +1,11 @@
 """The `fedkeel` command."""
 
+import io
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import fields
 from importlib.metadata import version
@@ -17,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.config import GROUPS, RunConfig
-from common.errors import FedError
+from common.errors import CheckpointError, ConfigError, FedError
 from common.methods import METHODS
 from common.settings import Settings, key_of
 from deploy.environment import QUIET
@@ -144,7 +146,12 @@ def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
 
     runs = load_runs(run_dirs)
     console.print(summary_table(runs, data))
-    for path in [*plot_runs(runs, folder, data), write_summary(runs, folder, data)]:
+    try:
+        paths = [*plot_runs(runs, folder, data), write_summary(runs, folder, data)]
+    except OSError as error:
+        console.print(f"the plots cannot be written: {error}", markup=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from error
+    for path in paths:
         console.print(str(path), markup=False, soft_wrap=True)
 
 
@@ -196,12 +203,23 @@ def main() -> None:
         os.environ.setdefault("MPLCONFIGDIR", str(fonts))
         os.environ.update(QUIET)
         signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks to go on
+            signal.signal(signal.SIGHUP, _interrupt)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # rather than fail over an odd name
         errors = Console(stderr=True, highlight=False, soft_wrap=True)
         try:
             code = cli(standalone_mode=False)
         except FedError as error:
             errors.print(f"fedkeel: {error}", markup=False)
-            code = MISUSED
+            code = MISUSED if isinstance(error, ConfigError | CheckpointError) else FAILED
+        except BrokenPipeError:  # whoever read the output has gone
+            sys.stdout = None
+            code = FAILED
+        except OSError as error:
+            errors.print(f"fedkeel: {error}", markup=False)
+            code = FAILED
         except click.ClickException as error:
             error.show()
             code = error.exit_code
@@ -209,7 +227,11 @@ def main() -> None:
             code = INTERRUPTED
         if code == INTERRUPTED:
             errors.print("fedkeel: stopped; nothing is left running", markup=False)
-        sys.exit(code)
+    if any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread()):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)  # a client that still trains in this process is not waited for
+    sys.exit(code)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,6 @@ from common.config import RunConfig, parse
 from common.data.sources import FOLDER
 from common.errors import ConfigError
 from server_app.folder import flatten
-
-PLACES = ("data.root", "out")  # relative to where the command is typed
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -20,10 +19,10 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigError: the file is missing or is not TOML.
     """
     try:
-        return flatten(tomllib.loads(path.read_text()))
+        return flatten(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise ConfigError(f"the config file cannot be read: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib's own error is a ValueError
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 
@@ -36,11 +35,14 @@ def read_pair(text: str) -> tuple[str, Any]:
     key, equals, raw = text.partition("=")
     if not equals:
         raise ConfigError(f'--set takes key=value, got "{text}"')
-    try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw.strip()
-    return key.strip(), value
+    for read in (_as_toml, float, str.strip):
+        with suppress(ValueError, RecursionError):
+            return key.strip(), read(raw)
+    raise AssertionError("any text can be stripped")
+
+
+def _as_toml(raw: str) -> Any:
+    return tomllib.loads(f"value = {raw}")["value"]
 
 
 def run_config(file: Path | None, pairs: Sequence[str], own: Mapping[str, Any]) -> RunConfig:
@@ -52,13 +54,18 @@ def run_config(file: Path | None, pairs: Sequence[str], own: Mapping[str, Any]) 
     given = {**(read_file(file) if file else {}), **dict(map(read_pair, pairs)), **own}
     config = parse(given)
     flat = config.to_flat()
-    for key in PLACES:
-        if flat[key]:
-            flat[key] = str(Path(flat[key]).expanduser().absolute())
+    flat["out"] = _absolute(flat["out"])
+    flat["data.root"] = flat["data.root"] and _absolute(flat["data.root"])
     if flat["data.name"].startswith(FOLDER):
-        path = Path(flat["data.name"].removeprefix(FOLDER)).expanduser().absolute()
-        flat["data.name"] = f"{FOLDER}{path}"
+        flat["data.name"] = FOLDER + _absolute(flat["data.name"].removeprefix(FOLDER))
     return parse(flat)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return str(Path(path).expanduser().absolute())
+    except (OSError, RuntimeError) as error:  # the current folder is gone; no such user
+        raise ConfigError(f"{path or 'the current folder'} cannot be found: {error}") from error
 
 
 def described(config: RunConfig) -> str:

@@ -1,9 +1,11 @@
 """Start a run, show it, end it in order, and say how it went."""
 
 import fcntl
+import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +19,7 @@ from deploy.progress import follow
 from server_app.folder import RunFolder
 from server_app.records import (
     Outcome,
+    RecordError,
     clear_outcome,
     read_outcome,
     read_records,
@@ -24,6 +27,7 @@ from server_app.records import (
 )
 
 POLL_SECONDS = 0.2
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SECONDS = 30.0  # with an engine whose run is over
 
 
@@ -68,8 +72,9 @@ def carry_out(
     if claimed.is_complete:
         console.print(f"{label}: complete already, {start} rounds", markup=False)
         return Outcome("completed", f"{start} rounds", start, 0.0)
-    if start:
-        console.print(f"{label}: going on after round {start}", markup=False)
+    if config.resume:
+        where = f"going on after round {start}" if start else "no checkpoint yet, starting over"
+        console.print(f"{label}: {where}", markup=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOG).touch()
@@ -90,15 +95,31 @@ def _watch(
         )
         _let_down(job)
     except BaseException as error:
-        job.stop()
-        if read_outcome(folder) is None:
-            _note(folder, error, time.monotonic() - begin)
+        with undisturbed():
+            job.stop()
+            if read_outcome(folder) is None:
+                _note(folder, error, time.monotonic() - begin)
         raise
     if outcome is None:
         rounds = _rounds(folder)
         outcome = Outcome("failed", job.why_it_ended(), rounds, time.monotonic() - begin)
-        write_outcome(folder, outcome)
+        with suppress(RecordError):  # the same trouble may have ended the run
+            write_outcome(folder, outcome)
     return outcome
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no second Ctrl-C or SIGTERM interrupt what must be brought to an end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

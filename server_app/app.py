@@ -2,15 +2,18 @@
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import fields
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.config import RunConfig, parse
+from common.errors import AggregationError
 from common.models import FlatModel, build
 from common.wire import FlatCodec
 from server_app.folder import RunFolder
+from server_app.records import RecordError
 from server_app.roster import Roster, ask_everybody, wait_for_nodes
 from server_app.state import ServerState
 from server_app.strategies import STRATEGIES
@@ -49,10 +52,13 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
         first = codec.pack(model.take_weights(), model.take_buffers())
         strategy.start(grid, first, num_rounds=config.rounds, timeout=config.server.round_timeout)
         assert strategy.state is not None
+        if strategy.state.round == 0:
+            raise AggregationError("no round changed the model; see the records for the reasons")
         folder.finish(strategy.state, model.layout, time.monotonic() - begin)
     except BaseException as error:
         done = strategy.state.round if strategy and strategy.state else 0
-        folder.end_early(error, done, time.monotonic() - begin)
+        with suppress(RecordError):  # on a full disk, say; what counts is the first error
+            folder.end_early(error, done, time.monotonic() - begin)
         raise
     return strategy.state
 

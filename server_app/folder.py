@@ -105,7 +105,7 @@ class RunFolder:
     def _written(self) -> dict[str, Any]:
         """Return the config that the folder's run was started with; empty if it is lost."""
         try:
-            return flatten(tomllib.loads((self.path / CONFIG_FILE).read_text()))
+            return flatten(tomllib.loads((self.path / CONFIG_FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return {}
 
@@ -126,7 +126,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             flat = {k: v for k, v in self.config.to_flat().items() if k not in WHERE}
             text = tomli_w.dumps(nested(flat))
-            (self.path / CONFIG_FILE).write_text(text)
+            (self.path / CONFIG_FILE).write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"the run cannot be written to {self.path}: {error}") from error
 

@@ -25,7 +25,9 @@ def reason_of(error: Error) -> str:
     quotes = ""
     if text.startswith(("<class", "'", '"')):  # an engine's repr: "<class 'X'>:<'message'>"
         text, quotes = text.replace("\\n", "\n"), "'\">"
-    lines = [line.strip(" " + quotes) for line in text.splitlines()]
-    last = next((line for line in reversed(lines) if line), "")
+    lines = [line for line in (line.strip(" " + quotes) for line in text.splitlines()) if line]
+    if not quotes and "Traceback" not in text:
+        lines = ["; ".join(lines)]  # said on purpose: all of it counts
+    last = lines[-1] if lines else ""
     said = SPOKEN.get(error.code, f"error {error.code}")
     return f"{said}: {last[:LONGEST]}" if last else said

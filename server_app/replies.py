@@ -13,6 +13,7 @@ from common.types import ClientId, ClientUpdate, Vector
 from common.wire import (
     CORRECT,
     LOSS_SUM,
+    MOST_EXAMPLES,
     Codec,
     plain_metrics,
     read_metrics,
@@ -82,8 +83,10 @@ def examples_of(reply: Message, weight_key: str) -> int:
     if reply.has_error():
         raise AggregationError(reason_of(reply.error))
     examples = read_metrics(reply.content).get(weight_key)
-    if examples is None or not isfinite(examples) or examples < 0:
-        raise AggregationError(f'no number "{weight_key}" of at least 0 in the reply\'s metrics')
+    if examples is None or not 0 <= examples <= MOST_EXAMPLES or examples != int(examples):
+        raise AggregationError(
+            f'expected "{weight_key}", a whole number from 0 to {MOST_EXAMPLES}, got {examples!r}'
+        )
     return int(examples)
 
 
@@ -96,7 +99,7 @@ def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
     if correct is None and examples:
         return None
     correct = correct or 0
-    if not 0 <= correct <= examples:
+    if not 0 <= correct <= examples or correct != int(correct):
         raise AggregationError(f"{correct} correct answers of {examples} are impossible")
     loss_sum = metrics.get(LOSS_SUM)
     return ClientScore(examples, int(correct), None if loss_sum is None else float(loss_sum))

@@ -180,5 +180,6 @@ def write_summary(runs: Sequence[Run], out_dir: Path, data: str = "") -> Path:
     """Write `summary.json` and return its path."""
     path = out_dir / "summary.json"
     out_dir.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(summary_json(runs, data), allow_nan=False, indent=2) + "\n")
+    text = json.dumps(summary_json(runs, data), allow_nan=False, indent=2) + "\n"
+    path.write_text(text, encoding="utf-8")
     return path

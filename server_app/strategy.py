@@ -122,8 +122,7 @@ class MethodStrategy(Strategy):
         roster, clients = self._choose(
             grid, self.options.fraction_train, self.options.min_train_nodes, server_round
         )
-        lr = self.local_lr(server_round) if self.local_lr else config.get(LR, 1.0)
-        lr = float(lr) if isinstance(lr, int | float) and lr > 0 else 1.0
+        lr = self.local_lr(server_round) if self.local_lr else _told_rate(config)
         messages, sizes = [], {}
         for client in clients:
             order = Order(
@@ -411,6 +410,12 @@ class MethodStrategy(Strategy):
             del own[LR]
         options = self.options
         return RecordDict({options.arrayrecord_key: arrays, options.configrecord_key: own})
+
+
+def _told_rate(config: ConfigRecord) -> float:
+    """Return the learning rate in somebody's train_config; 1 if it says none."""
+    lr = config.get(LR)
+    return float(lr) if isinstance(lr, int | float) and lr > 0 else 1.0
 
 
 class _Clock:

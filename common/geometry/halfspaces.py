@@ -148,6 +148,7 @@ def least_multipliers(
     """
     m = np.size(gaps)
     gram, gaps = _checked("gram", gram, (m, m)), _checked("gaps", gaps, (m,))
+    target_length = float(_checked("target_length", target_length, ()))
     lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
     unit, factor, noise = _factored(gram, lengths)
     unit_gaps = _per_length("gaps", gaps, lengths)
@@ -206,14 +207,18 @@ def _factored(gram: Matrix, lengths: Vector) -> tuple[Matrix, Matrix, float]:
 
 def _checked(name: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Return a float64 copy of an argument of the given shape, every number finite."""
-    array = np.array(value, dtype=np.float64)
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise AggregationError(f"expected numbers in {name}: {error}") from None
     if array.shape != shape:
         raise AggregationError(f"expected {name} of the shape {shape}, got {array.shape}")
     bad = np.argwhere(~(np.abs(array) <= LARGEST))
-    if bad.size:
+    if len(bad):
+        place = tuple(bad[0])
+        where = f" in row {place[0]}; leave out whoever sent it" if place else ""
         raise AggregationError(
-            f"expected finite numbers within {LARGEST:g} in {name}, "
-            f"got {array[tuple(bad[0])]} in row {bad[0][0]}; leave out whoever sent it"
+            f"expected finite numbers within {LARGEST:g} in {name}, got {array[place]}{where}"
         )
     return array
 

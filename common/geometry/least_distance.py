@@ -189,5 +189,5 @@ def check_solver(solver: str) -> None:
     if solver not in known:
         raise ConfigError(
             f'expected one of the solvers {", ".join(known)}, got "{solver}"'
-            + did_you_mean(solver, known)
+            + did_you_mean(str(solver), known)
         )

@@ -16,12 +16,13 @@ direction serves everybody, or none can be told from rounding, the step is FedAv
 parent method, and is recorded so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from common.errors import ConfigError
 from common.geometry import check_solver, combine, inner_products, least_multipliers
 from common.layout import Layout
 from common.methods.base import Method
@@ -92,6 +93,14 @@ class FedPCD(Method[History]):
     solver: str = setting(
         "osqp", 'any QP solver that qpsolvers has; "exact" goes straight to the exact method'
     )
+
+    def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
+        """Refuse a solver that is not there; the default one is, without looking."""
+        if self.solver != FedPCD.solver:
+            try:
+                check_solver(self.solver)
+            except ConfigError as error:
+                yield f"fedpcd.solver: {error}"
 
     def init(self, layout: Layout) -> History:
         """Return an empty history.

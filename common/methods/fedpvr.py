@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from common.errors import ConfigError
 from common.layout import Block, Layout
 from common.methods.base import LocalRule
 from common.methods.variates import VariateMethod
@@ -43,7 +44,14 @@ class FedPVR(VariateMethod):
     def corrected(self, layout: Layout) -> Block:
         """Return the coordinates of the named modules."""
         if last := re.fullmatch(r"last:([1-9]\d*)", self.block.strip()):
+            if int(last[1]) > len(layout.modules):
+                there_are = f"the model has {len(layout.modules)} modules"
+                raise ConfigError(f'fedpvr.block is "{self.block}", but {there_are}')
             return layout.block(layout.modules[-int(last[1]) :])
+        if self.block.strip().startswith("last:"):
+            raise ConfigError(
+                f'fedpvr.block: "last:K" takes a whole number K of at least 1, not "{self.block}"'
+            )
         return layout.block([name.strip() for name in self.block.split(",") if name.strip()])
 
     def shares(self, cohort: Cohort) -> Vector:

@@ -47,8 +47,11 @@ Engine = Callable[[RunConfig, Resources], Job]
 def answer(app: ClientApp, message: Message, context: Context) -> Message:
     """Return a client's reply; what it raises goes into the log, and into the reply in short."""
     try:
-        return app(message, context)
-    except Exception as error:  # as Flower does: a client's failure is a reply
+        reply = app(message, context)
+        if not isinstance(reply, Message):
+            raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
+        return reply
+    except (Exception, SystemExit) as error:  # as Flower does: a client's failure is a reply
         logger.exception("client %s raised an error", context.node_config.get("partition-id"))
         reason = f"{type(error).__name__}: {error}"
         code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION

@@ -21,6 +21,7 @@ from common.config import RunConfig
 from deploy.engines.base import LOG, Resources, answer
 from server_app.app import run
 
+GRACE_SECONDS = 5.0
 FIRST_NODE = 1001  # node ids are not partition ids; here as elsewhere
 
 
@@ -118,6 +119,7 @@ def logging_to(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("flwr")
     before, handler = list(logger.handlers), logging.FileHandler(path)
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is told
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.handlers[:] = [handler]
     try:
@@ -152,9 +154,9 @@ class InlineJob:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Let the clients that train now finish, and nothing more."""
+        """Let the clients that train now finish, for a while; the command's end ends the rest."""
         self._grid.stop.set()
-        self._thread.join()
+        self._thread.join(GRACE_SECONDS)
 
     def why_it_ended(self) -> str:
         """Return the error, if there was one."""

@@ -77,7 +77,8 @@ class SimulationJob:
     def __init__(self, config: RunConfig, resources: Resources) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="fk-", dir=short_temp()))
         order = self.home / "order.json"
-        order.write_text(json.dumps({"config": config.to_flat(), "resources": vars(resources)}))
+        said = {"config": config.to_flat(), "resources": vars(resources)}
+        order.write_text(json.dumps(said), encoding="utf-8")
         self.log = Path(config.out) / config.name / LOG
         self.mark = f"{os.getpid()}-{self.home.name}"
         path = [entry for entry in sys.path if entry]
@@ -118,11 +119,19 @@ class SimulationJob:
         self.process.wait()
 
     def why_it_ended(self) -> str:
-        """Return the exit code and the last line of the log that says something."""
+        """Return the exit code and the last error in the log, or what it says last."""
         code = self.process.returncode
         how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        last = next((line for line in reversed(lines) if line.strip()), "nothing was logged")
+        if code < 0:
+            return f"the engine {how}; see {self.log}"
+        lines = (
+            self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            if self.log.exists()
+            else []
+        )
+        said = [line for line in reversed(lines) if line.strip()]
+        errors = [line for line in said if "Error" in line]
+        last = next(iter(errors + said), "nothing was logged")
         return f"the engine {how} ({Text.from_ansi(last).plain}); see {self.log}"
 
 
@@ -132,34 +141,39 @@ def short_temp() -> str:
     return usual if len(os.fsencode(usual)) <= LONGEST_TEMP else "/tmp"
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the other live processes of a job, wherever they hang in the process tree."""
-    found = []
+def family(mark: str, home: str) -> set[psutil.Process]:
+    """Return the other live processes of a job, wherever they hang in the process tree.
+
+    They bear the job's mark in their environment or work in its folder; Ray's workers overwrite
+    their environment when they set their title, so both are asked, and whose children they are.
+    """
+    found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if (
-                process.pid != os.getpid()
-                and process.status() != psutil.STATUS_ZOMBIE
-                and process.environ().get(MARK) == mark
-            ):
-                found.append(process)
-    return found
+            ours = process.environ().get(MARK) == mark
+            if ours or f"{process.cwd()}/".startswith(f"{home}/"):
+                found |= {process, *process.children(recursive=True)}
+    return {process for process in found if process.pid != os.getpid() and _lives(process)}
 
 
-def end_marked(mark: str, grace: float) -> None:
-    """Give a job's processes `grace` seconds to end, then kill them and what is born meanwhile."""
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def clear_away(mark: str, home: str, grace: float = 0.0) -> None:
+    """End a job's processes, after `grace` seconds, and remove its temporary files."""
     deadline = time.monotonic() + grace
-    while alive := marked(mark):
+    known: set[psutil.Process] = set()  # remembered, for an orphan no longer shows whose it is
+    while alive := {process for process in known | family(mark, home) if _lives(process)}:
+        known |= alive
         if time.monotonic() >= deadline:
             for process in alive:
                 with suppress(psutil.Error):
                     process.kill()
         time.sleep(0.1)
-
-
-def clear_away(mark: str, home: str, grace: float = 0.0) -> None:
-    """End a job's processes, after `grace` seconds, and remove its temporary files."""
-    end_marked(mark, grace)
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -178,7 +192,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from client_app.app import app
 
-    said = json.loads(Path(sys.argv[1]).read_text())
+    said = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     home = Path(sys.argv[1]).parent
     simulate(parse(said["config"]), Resources(**said["resources"]), app, home)
 

@@ -183,6 +183,8 @@ def test_the_fingerprint_ignores_names_and_places() -> None:
         "data.download": False,
         "train.device": "cpu",
         "server.start-timeout": 1.0,
+        "server.round-timeout": 1.0,
+        "server.max-void-rounds": 9,
         "server.checkpoint-every": 1,
         "server.keep-checkpoints": 9,
     }
@@ -234,3 +236,25 @@ def test_the_models_that_can_be_asked_for_are_those_that_there_are() -> None:
     from common.models import MODELS
 
     assert tuple(MODELS) == MODEL_NAMES
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("train.lr-decay", 1e-200, "is 0 before round 30"),
+        ("name", "a/b", "name must be the name of a folder"),
+        ("name", "..", "name must be the name of a folder"),
+        ("name", "x" * 101, "at most 100 bytes"),
+        ("name", "a\0b", "can be written to a file"),
+        ("out", "\udcff", "can be written to a file"),
+        ("rounds", 10**400, "at most 64 bits"),
+        ("train.lr", 10**400, "at most 64 bits"),
+        ("train.threads", 100_000, r"in \[1, 256\]"),
+        ("clients", 10**6, r"in \[1, 100000\]"),
+        ("data.name", "fashion_mnist", 'did you mean "fashion-mnist"'),
+        ("fedpcd.solver", "ospq", 'did you mean "osqp"'),
+    ],
+)
+def test_what_would_go_wrong_later_is_said_at_once(key: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse({key: value})

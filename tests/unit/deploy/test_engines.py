@@ -23,8 +23,8 @@ from deploy.engines.simulation import (
     MARK,
     SimulatedClientApp,
     SimulationJob,
-    end_marked,
-    marked,
+    clear_away,
+    family,
     short_temp,
 )
 from server_app.reasons import reason_of
@@ -151,6 +151,7 @@ class TestSimulatedClient:
         assert not app(self.order("m2"), self.context(0)).has_error()
 
 
+NOWHERE = "/nonexistent"
 SLEEPER = "import time; time.sleep(60)"
 # Starts a process that lives on when this one has ended.
 PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPER!r}])"
@@ -166,11 +167,31 @@ class TestProcesses:
         one, other = f"{os.getpid()}-one", f"{os.getpid()}-other"
         with self.start(one) as ours, self.start(other) as theirs:
             try:
-                assert [process.pid for process in marked(one)] == [ours.pid]
-                end_marked(one, grace=0)
+                assert [process.pid for process in family(one, NOWHERE)] == [ours.pid]
+                clear_away(one, NOWHERE)
                 assert ours.wait() == -9
-                assert marked(one) == []
-                assert [process.pid for process in marked(other)] == [theirs.pid]
+                assert family(one, NOWHERE) == set()
+                assert [process.pid for process in family(other, NOWHERE)] == [theirs.pid]
+            finally:
+                ours.kill()
+                theirs.kill()
+
+    def test_a_process_without_the_mark_is_known_by_the_folder_it_works_in(
+        self, tmp_path: Path
+    ) -> None:
+        """As Ray's agents: a new title has overwritten their environment."""
+        home = tmp_path / "home"
+        (home / "session").mkdir(parents=True)
+        run = [sys.executable, "-c", SLEEPER]
+        with (
+            subprocess.Popen(run, cwd=home / "session") as ours,
+            subprocess.Popen(run, cwd=tmp_path) as theirs,
+        ):
+            try:
+                clear_away("nobody's", str(home))
+                assert ours.wait(10) == -9
+                assert theirs.poll() is None
+                assert not home.exists()
             finally:
                 ours.kill()
                 theirs.kill()
@@ -179,15 +200,15 @@ class TestProcesses:
         mark = f"{os.getpid()}-orphan"
         with self.start(mark, PARENT) as parent:
             parent.wait()
-        [orphan] = marked(mark)
-        end_marked(mark, grace=0)
+        [orphan] = family(mark, NOWHERE)
+        clear_away(mark, NOWHERE)
         assert not psutil.pid_exists(orphan.pid) or orphan.status() == psutil.STATUS_ZOMBIE
 
     def test_whoever_ends_by_itself_is_given_time(self) -> None:
         mark = f"{os.getpid()}-patient"
         with self.start(mark, "import time; time.sleep(0.5)") as process:
             begin = time.monotonic()
-            end_marked(mark, grace=30)
+            clear_away(mark, NOWHERE, grace=30)
             assert time.monotonic() - begin < 20
             assert process.wait() == 0
 
@@ -214,7 +235,7 @@ class TestTemporaryFolder:
 @pytest.mark.parametrize(
     ("code", "logged", "said"),
     [
-        (-9, "", "was killed by signal 9 (nothing was logged)"),
+        (-9, "", "was killed by signal 9"),
         (1, "one\n\x1b[91mERROR\x1b[0m: two\n\n", "ended with code 1 (ERROR: two)"),
     ],
 )

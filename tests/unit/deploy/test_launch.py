@@ -1,6 +1,8 @@
 """Starting a run, and ending it in order whatever happens."""
 
 import io
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from common.config import RunConfig, parse
 from common.errors import ConfigError
 from deploy import launch
 from deploy.engines import Resources
-from deploy.launch import carry_out, only_one, resources
+from deploy.launch import carry_out, only_one, resources, undisturbed
 from server_app.folder import RunFolder
 from server_app.records import (
     RECORDS,
@@ -226,3 +228,10 @@ def write_text(path: Path, text: str) -> None:
     """Write a file into a folder that may be missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def test_a_second_signal_does_not_interrupt_the_clearing_away() -> None:
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -39,3 +39,11 @@ def test_the_last_line_of_a_traceback_is_what_counts(error: Error, reason: str) 
 def test_a_novel_is_cut() -> None:
     said = reason_of(Error(RAISED, "x" * 10_000))
     assert len(said) < LONGEST + 50
+
+
+def test_what_a_client_says_on_purpose_is_told_whole() -> None:
+    error = Error(2, "the run config cannot be used:\n  rounds must be ...\n  put it into <folder>")
+    assert reason_of(error) == (
+        "its ClientApp raised an error: the run config cannot be used:; rounds must be ...; "
+        "put it into <folder>"
+    )

@@ -109,10 +109,10 @@ BAD: dict[str, tuple[Tamper, str]] = {
     "claims to be another": (
         changed(setting("keel-client", "1")), 'says it is from client "1"',
     ),
-    "has negative examples": (changed(metric(EXAMPLES, -3)), "whole number of at least 0, not -3"),
-    "has half an example": (changed(metric(EXAMPLES, 1.5)), "whole number of at least 0, not 1.5"),
+    "has negative examples": (changed(metric(EXAMPLES, -3)), "to 9007199254740992, not -3"),
+    "has half an example": (changed(metric(EXAMPLES, 1.5)), "to 9007199254740992, not 1.5"),
     "has NaN examples": (
-        changed(metric(EXAMPLES, float("nan"))), "whole number of at least 0, not nan",
+        changed(metric(EXAMPLES, float("nan"))), "to 9007199254740992, not nan",
     ),
     "has no examples": (changed(metric(EXAMPLES, 0)), "nothing to train on"),
     "has NaN steps": (changed(metric(STEPS, float("nan"))), "must be finite"),
@@ -286,3 +286,24 @@ def test_the_order_of_arrival_changes_neither_model_nor_record(
         assert forward.record == backward.record
         assert forward.record.replied == ["0", "1", "2", "4"]
     assert_array_equal(forward.weights, backward.weights)
+
+
+@METHOD
+@pytest.mark.parametrize("many", [1e308, 2**53 + 2, float("inf")])
+def test_an_impossible_number_of_examples_costs_its_own_client(
+    method: Method[Any], many: float
+) -> None:
+    federation = Federation(method)
+    federation.train(1, {"1": changed(metric(EXAMPLES, many))})
+    assert list(federation.record.dropped) == ["1"]
+    federation.evaluate(1, {"2": changed(metric(EXAMPLES, many))})
+    evaluation = federation.record.evaluation
+    assert evaluation is not None
+    assert list(evaluation.absent) == ["2"]
+
+
+def test_a_learning_rate_that_has_decayed_to_nothing_is_not_replaced() -> None:
+    federation = Federation(FedAvg())
+    federation.strategy.local_lr = lambda round_: 0.0
+    federation.train(1)
+    assert federation.record.lr == 0

@@ -80,8 +80,8 @@ def test_flb_09_clients_without_examples_are_no_accuracy_of_zero(method: Method[
     [
         (failing("no data"), "no data"),
         (silent, "no reply"),
-        (changed(without_metrics), 'no number "num-examples"'),
-        (scored(**{EXAMPLES: float("nan"), CORRECT: 1}), 'no number "num-examples"'),
+        (changed(without_metrics), 'expected "num-examples", a whole number'),
+        (scored(**{EXAMPLES: float("nan"), CORRECT: 1}), 'expected "num-examples", a whole number'),
         (scored(**{EXAMPLES: 5, CORRECT: 6}), "6 correct answers of 5 are impossible"),
         (scored(**{EXAMPLES: 5, CORRECT: float("nan")}), "are impossible"),
         (scored(**{EXAMPLES: 5, "accuracy": 87.5}), "are impossible"),

@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -232,3 +233,9 @@ def test_any_qp_solver_may_be_asked() -> None:
     assert by_quadprog.decided_by == "quadprog"
     by_osqp = least_multipliers(rows @ rows.T, gaps)
     assert_allclose(by_quadprog.multipliers, by_osqp.multipliers, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [math.nan, math.inf, "x", None])
+def test_a_target_length_that_is_no_number_is_refused(length: Any) -> None:
+    with pytest.raises(AggregationError, match="target_length"):
+        least_multipliers(np.eye(2), np.ones(2), target_length=length)
