@@ -75,7 +75,8 @@ def described(config: RunConfig) -> str:
     if name.startswith(FOLDER):  # the whole path would crowd out the rest
         name = FOLDER + Path(name.removeprefix(FOLDER)).name
     alpha = f" alpha {data.alpha:g}" if data.partition.startswith("dirichlet") else ""
+    asked = f"{config.cohort_size} client{'s' if config.cohort_size > 1 else ''} a round"
     return (
         f"{name}, {config.clients} clients, {data.partition}{alpha}, {config.model}, "
-        f"{config.cohort_size} clients a round, seed {config.seed}"
+        f"{asked}, seed {config.seed}"
     )
