@@ -20,6 +20,7 @@ from common.wire import (
     LOSS,
     LOSS_SUM,
     METRICS,
+    SECONDS,
     Card,
     FlatCodec,
     Order,
@@ -92,7 +93,7 @@ def train_here(message: Message, local: Local) -> RecordDict:
         steps=done.steps,
         lr_sum=done.lr_sum,
         extras=extras,
-        metrics={LOSS: done.loss, "seconds": time.perf_counter() - begin},
+        metrics={LOSS: done.loss, SECONDS: time.perf_counter() - begin},
     ).record(FlatCodec(flat.layout))
 
 

@@ -28,6 +28,8 @@ WEIGHTS, BUFFERS, COUNTERS = "weights", "buffers", "counters"
 ROUND, LR = "server-round", "lr"
 LAYOUT, CLIENT = "keel-layout", "keel-client"
 EXAMPLES, STEPS, LR_SUM, LOSS = "num-examples", "steps", "lr-sum", "loss"
+SECONDS = "seconds"
+OWN_METRICS = {EXAMPLES, STEPS, LR_SUM, LOSS, SECONDS}  # of our own ClientApp, no more
 CORRECT, LOSS_SUM = "correct", "loss-sum"
 MOST_EXAMPLES = 2**53  # beyond, whole numbers are not exact as floats
 VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkeel.shift.digest"
@@ -368,7 +370,7 @@ def read_train_reply(
     """Read and check a reply, ours or an ordinary Flower client's.
 
     Ordinary clients say neither round nor steps: steps and lr_sum are then 0, which only methods
-    that need them refuse.
+    that need them refuse. They may report any metrics, ours none that we do not know.
 
     Raises:
         WireError: one reason, in words.
@@ -392,6 +394,11 @@ def read_train_reply(
             f'"{STEPS}" and "{LR_SUM}" must be finite and at least 0, not {steps!r} and {lr_sum!r}'
         )
     config = next(iter(content.config_records.values()), ConfigRecord())
+    if CLIENT in config and (odd := sorted(metrics.keys() - OWN_METRICS)):
+        raise WireError(
+            f"the reply has metrics that this version does not know: {', '.join(odd)}; both sides "
+            "must run the same version of FedKeel"
+        )
     for key, expected in ((ROUND, round), (LAYOUT, codec.layout.digest)):
         if key in config and config[key] != expected:
             raise WireError(f"the reply is for {key} {config[key]!r}, not {expected!r}")
