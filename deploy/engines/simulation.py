@@ -1,8 +1,8 @@
 """The run in Flower's simulation engine, in a process of its own.
 
 The engine is `flwr.simulation.run_simulation`, the one behind `flwr run`, called without the
-SuperLink in between: that starts in half the time, leaves no server behind, lets Ray restart a
-worker that was killed, and raises in the caller when the ServerApp fails. Flower has announced to
+SuperLink in between: that leaves no server behind, lets Ray restart a worker that was killed, and
+raises in the caller when the ServerApp fails. Flower has announced to
 remove that call one day, which is why the minor version is pinned.
 """
 
