@@ -6,7 +6,6 @@ previous one; a torn or foreign file is refused by its CRC or its description.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from common.errors import CheckpointError
 from common.layout import Layout
 from common.methods import Method
 from common.store import ClientVectors, Entry
+from server_app.files import replacing
 from server_app.state import ServerState
 
 FORMAT = 1
@@ -43,15 +43,10 @@ def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) 
         {"format": FORMAT, "fingerprint": fingerprint, "round": state.round, "state": tree}
     )
     path = folder / f"round-{state.round:06d}.ckpt"
-    partial = path.with_suffix(".partial")
     packed = np.frombuffer(head.encode(), np.uint8)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with replacing(path) as file:
             np.savez(file, allow_pickle=False, head=packed, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
         for old in sorted(folder.glob(PATTERN))[:-keep]:
             old.unlink()
     except OSError as error:

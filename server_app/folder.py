@@ -14,6 +14,7 @@ from common.config import NOT_IN_RESULTS, RunConfig
 from common.errors import CheckpointError, ConfigError, FedError
 from common.layout import Layout
 from server_app.checkpoint import load_newest, newest_head, save
+from server_app.files import replacing
 from server_app.records import (
     RECORDS,
     Outcome,
@@ -173,11 +174,9 @@ class RunFolder:
         """
         named = {**layout.named(state.weights), **state.buffers}
         path = self.path / WEIGHTS
-        partial = path.with_suffix(".partial")
         try:
-            with partial.open("wb") as file:
+            with replacing(path) as file:
                 np.savez(file, allow_pickle=False, **named)
-            partial.replace(path)
         except OSError as error:
             raise CheckpointError(f"the model cannot be written to {path}: {error}") from error
         message = f"{state.round} rounds"

@@ -8,7 +8,6 @@ written; what stands behind the last newline is the torn end of a killed writer.
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import isfinite
@@ -20,6 +19,7 @@ import numpy as np
 from common.errors import FedError
 from common.metrics import Fairness, fairness, without_examples
 from common.types import ClientId
+from server_app.files import replacing
 
 RECORDS = "records.jsonl"
 OUTCOME = "outcome.json"
@@ -298,15 +298,8 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with replacing(path) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise RecordError(f"{path} cannot be written: {error}") from error

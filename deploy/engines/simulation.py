@@ -2,8 +2,8 @@
 
 The engine is `flwr.simulation.run_simulation`, the one behind `flwr run`, called without the
 SuperLink in between: that leaves no server behind, lets Ray restart a worker that was killed, and
-raises in the caller when the ServerApp fails. Flower has announced to
-remove that call one day, which is why the minor version is pinned.
+raises in the caller when the ServerApp fails. Flower has announced to remove that call one day,
+which is why the minor version is pinned.
 """
 
 import json
