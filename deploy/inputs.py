@@ -11,6 +11,8 @@ from common.data.sources import FOLDER
 from common.errors import ConfigError
 from server_app.folder import flatten
 
+LARGEST_FILE = 2**20  # bytes of a config file; /dev/zero has no end
+
 
 def read_file(path: Path) -> dict[str, Any]:
     """Return the keys of a TOML file, flat: [train] lr = 0.1 is "train.lr".
@@ -19,7 +21,11 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigError: the file is missing or is not TOML.
     """
     try:
-        return flatten(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        with path.open("rb") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise ConfigError(f"{path} has more than {LARGEST_FILE} bytes; that is no config")
+        return flatten(tomllib.loads(text.decode("utf-8-sig")))
     except OSError as error:
         raise ConfigError(f"the config file cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:  # tomllib's own error is a ValueError

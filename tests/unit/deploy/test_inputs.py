@@ -99,3 +99,8 @@ def test_a_run_is_described_in_a_line() -> None:
     said = described(run_config(None, ["data.alpha=0.5", "clients=8", "participation=0.5"], {}))
     assert "digits, 8 clients, dirichlet-client alpha 0.5, mlp, 4 clients a round" in said
     assert "alpha" not in described(run_config(None, ["data.partition=iid"], {}))
+
+
+def test_a_config_file_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="more than 1048576 bytes"):
+        read_file(Path("/dev/zero"))

@@ -22,8 +22,13 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(type(error)), replacing(path) as file:
-        file.write(b"half")
-        raise error
+
+    def fail_half_way() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(type(error)):
+        fail_half_way()
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
