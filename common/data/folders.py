@@ -177,7 +177,12 @@ def _check_classes(path: Path, names: set[str], classes: Sequence[str]) -> None:
 def _check_skipped(
     path: Path, skipped: Sequence[tuple[str, str]], total: int, max_bad: float
 ) -> None:
-    if len(skipped) == total or len(skipped) > max_bad * total:
+    if len(skipped) == total:
+        raise DataError(
+            f"{total} of {total} files in {path} cannot be used, which leaves none: repair or "
+            f"replace them{_listed(skipped)}"
+        )
+    if len(skipped) > max_bad * total:
         raise DataError(
             f"{len(skipped)} of {total} files in {path} cannot be used, at most {max_bad:.1%} of "
             f"them may be bad: repair or remove them, or raise max_bad{_listed(skipped)}"
