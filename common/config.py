@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from common.data.folders import FolderOptions
 from common.data.partition import PARTITIONS, PartitionOptions
-from common.data.sources import FOLDER, SOURCES
+from common.data.sources import FOLDER, OWN, SOURCES
 from common.data.splits import MIN_TEST
 from common.errors import ConfigError, did_you_mean
 from common.methods import METHODS, Method
@@ -29,14 +30,27 @@ class DataConfig(Settings):
 
     name: str = setting(
         "digits",
-        "digits, fashion-mnist, cifar10, cifar100, or folder:PATH (train/CLASS, test/CLASS)",
+        "digits, fashion-mnist, cifar10, cifar100, folder:PATH (train/CLASS, test/CLASS), or own: "
+        "each client's own folder",
+    )
+    classes: str = setting(
+        "", "the federation's classes for own pictures, in order, separated by commas"
+    )
+    channels: int = setting(
+        3, "channels of own pictures: 1 (grey) or 3 (RGB)", choices=(1, 3)
+    )
+    max_bad: float = setting(
+        FolderOptions.max_bad, "largest share of unusable files in a folder", low=0, high=1
     )
     root: str = setting(
         "", "where data sets lie or are downloaded to; empty: $FEDKEEL_DATA or ./data"
     )
     download: bool = setting(True, "fetch a missing data set where there is a network")
     image_size: int = setting(
-        0, "side of the images of a folder; 0 keeps or chooses it", low=0, high=4096
+        0,
+        "side of the images of a folder; 0 keeps or chooses it, which own pictures do not allow",
+        low=0,
+        high=4096,
     )
     partition: str = setting(
         "dirichlet-client", "how samples are dealt to clients", choices=tuple(PARTITIONS)
@@ -64,6 +78,11 @@ class DataConfig(Settings):
         MIN_TEST, "fewest test samples of a client, at most half of what it has", low=0
     )
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The federation's class list; empty if the data say it themselves."""
+        return tuple(map(str.strip, self.classes.split(","))) if self.classes else ()
+
 
 @dataclass(frozen=True)
 class TrainConfig(Settings):
@@ -88,9 +107,16 @@ class ServerConfig(Settings):
     """Rounds on the server."""
 
     lr: float = setting(1.0, "server learning rate: w <- w - lr * direction", low=0, open_low=True)
+    quorum: int = setting(0, "clients that must be ready for a round; 0: all of `clients`", low=0)
+    over_selection: int = setting(
+        0, "clients asked beyond the cohort; the round uses the first replies", low=0
+    )
     min_replies: int = setting(1, "fewer usable replies make the round void", low=1)
     max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
-    start_timeout: float = setting(120.0, "seconds to wait for the clients at the start", low=0)
+    retries: int = setting(
+        1, "times a round asks a client again whose process died or that went offline", low=0
+    )
+    start_timeout: float = setting(120.0, "seconds to wait for the quorum before a round", low=0)
     round_timeout: float = setting(
         3600.0, "seconds to wait for a round's replies", low=0, open_low=True
     )
@@ -164,6 +190,7 @@ GROUPS: Mapping[str, type[Settings]] = {
 }
 NOT_IN_RESULTS = (
     "rounds", "name", "out", "resume", "eval-every", "data.root", "data.download", "train.device",
+    "server.quorum", "server.retries",
     "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
     "server.checkpoint-every", "server.keep-checkpoints",
 )  # fmt: skip
@@ -216,8 +243,15 @@ def parse(flat: Flat) -> RunConfig:
         problems.append(
             "data.test-fraction and data.calibration-fraction leave nothing to train on"
         )
-    if not config.data.name.startswith(FOLDER) and config.data.name not in SOURCES:
-        known_sources = [*SOURCES, f"{FOLDER}PATH"]
+    if config.server.quorum > config.clients:
+        problems.append(
+            f"server.quorum is {config.server.quorum}, but the federation has {config.clients} "
+            "clients"
+        )
+    if config.data.name == OWN:
+        problems += _objections_to_own(config.data)
+    elif not config.data.name.startswith(FOLDER) and config.data.name not in SOURCES:
+        known_sources = [*SOURCES, f"{FOLDER}PATH", OWN]
         hint = did_you_mean(config.data.name, known_sources)
         there_are = ", ".join(known_sources)
         problems.append(f'no data set is named "{config.data.name}"{hint}; there are: {there_are}')
@@ -234,6 +268,20 @@ def parse(flat: Flat) -> RunConfig:
     if problems:
         raise ConfigError("\n  ".join(["the run config cannot be used:", *problems]))
     return config
+
+
+def _objections_to_own(data: DataConfig) -> list[str]:
+    """Return what clients with pictures of their own must be told and are not."""
+    problems = []
+    names = data.class_names
+    if len(names) < 2 or len(set(names)) < len(names) or "" in names:
+        problems.append(
+            f'data.name="{OWN}" needs data.classes, at least two different names such as '
+            f'"cat,dog", not "{data.classes}"'
+        )
+    if not data.image_size:
+        problems.append(f'data.name="{OWN}" needs data.image-size, the side that all clients use')
+    return problems
 
 
 def _plain(name: str) -> bool:

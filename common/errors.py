@@ -35,6 +35,10 @@ class ClientError(FedError):
     """A client cannot do what it was asked to: no such device, loss not finite, no data."""
 
 
+class DeployError(FedError):
+    """A key, a certificate, a connection or a node is not as a deployment needs it."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' (did you mean "x"?)' for the known word nearest to `word`, or ''."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.5)

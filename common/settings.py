@@ -4,6 +4,7 @@ One declaration per setting: its default, the values it takes and a line of help
 the ready-made strategies and the documentation all read it from here.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -21,7 +22,7 @@ class Range:
     high: float = math.inf
     open_low: bool = False
     open_high: bool = False
-    choices: tuple[str, ...] = ()
+    choices: tuple[str | int, ...] = ()
 
     def __contains__(self, value: Any) -> bool:
         if self.choices:
@@ -34,7 +35,7 @@ class Range:
 
     def __str__(self) -> str:
         if self.choices:
-            return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+            return "one of " + ", ".join(json.dumps(choice) for choice in self.choices)
         if math.isinf(self.low) and math.isinf(self.high):
             return "a finite number"
         if math.isinf(self.high):

@@ -178,7 +178,7 @@ def settings() -> None:
                 continue
             key = f"{group}.{key_of(item.name)}" if group else key_of(item.name)
             choices = item.metadata["range"].choices
-            extra = f" ({', '.join(choices)})" if choices else ""
+            extra = f" ({', '.join(map(str, choices))})" if choices else ""
             shown = str(item.default).lower() if isinstance(item.default, bool) else item.default
             table.add_row(key, str(shown), item.metadata["help"] + extra)
     console.print(table, markup=False)

@@ -13,6 +13,7 @@ from common.data.idx import FASHION_MNIST
 from common.errors import DataError, did_you_mean
 
 FOLDER = "folder:"
+OWN = "own"  # each client's own folder of pictures, which is no source for anybody else
 DIGITS_TRAIN = 1437  # the first four fifths: the source itself has no parts
 
 
