@@ -12,6 +12,7 @@ from flwr.common.constant import ErrorCode
 from client_app.evaluator import evaluate
 from client_app.local import Local, local_of
 from client_app.trainer import train
+from client_app.watchdog import Watchdog, seconds_since_start
 from common.errors import DataError, FedError, WireError
 from common.types import Vector
 from common.wire import (
@@ -21,11 +22,14 @@ from common.wire import (
     LOSS_SUM,
     METRICS,
     SECONDS,
+    START_SECONDS,
     Card,
     FlatCodec,
     Order,
     TrainReply,
+    patience_of,
     plain_metrics,
+    told_client,
 )
 
 logger = logging.getLogger("flwr")
@@ -37,9 +41,15 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
     """Turn our own errors into error replies of one sentence; others pass as they are."""
 
     def answer(message: Message, context: Context) -> Message:
+        content = message.content
+        guard = Watchdog.of(context.node_config, patience_of(content))
+        start = seconds_since_start() if guard.on else 0.0
         try:
-            local = local_of(context.run_config, context.node_config)
-            return Message(handler(message, local), reply_to=message)
+            local = local_of(context.run_config, context.node_config, told_client(content))
+            reply = handler(message, local)
+            if guard.on and METRICS in reply:
+                reply.metric_records[METRICS][START_SECONDS] = start
+            return Message(reply, reply_to=message)
         except FedError as error:
             logger.error("this client cannot answer: %s", error)
             said = str(error)
@@ -47,6 +57,8 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
                 said = said.partition("\n")[0]
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, said), reply_to=message)
+        finally:
+            guard.rest()
 
     return answer
 
@@ -112,7 +124,7 @@ def evaluate_here(message: Message, local: Local) -> RecordDict:
 def who_are_you(message: Message, local: Local) -> RecordDict:
     """Say who this client is and that it can take part: its data are loaded by now."""
     return Card(
-        client=local.client,
+        partition=local.partition,
         device=local.device.says,
         shape=local.data.shape,
         classes=len(local.data.classes),

@@ -36,9 +36,7 @@ class DataConfig(Settings):
     classes: str = setting(
         "", "the federation's classes for own pictures, in order, separated by commas"
     )
-    channels: int = setting(
-        3, "channels of own pictures: 1 (grey) or 3 (RGB)", choices=(1, 3)
-    )
+    channels: int = setting(3, "channels of own pictures: 1 (grey) or 3 (RGB)", choices=(1, 3))
     max_bad: float = setting(
         FolderOptions.max_bad, "largest share of unusable files in a folder", low=0, high=1
     )
@@ -114,7 +112,10 @@ class ServerConfig(Settings):
     min_replies: int = setting(1, "fewer usable replies make the round void", low=1)
     max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
     retries: int = setting(
-        1, "times a round asks a client again whose process died or that went offline", low=0
+        2, "times a round asks a client again whose process died or that went offline", low=0
+    )
+    patience: float = setting(
+        60.0, "seconds in which a client that went offline may come back to its round", low=0
     )
     start_timeout: float = setting(120.0, "seconds to wait for the quorum before a round", low=0)
     round_timeout: float = setting(
@@ -132,6 +133,9 @@ class RunConfig(Settings):
     model: str = setting("mlp", "the network", choices=MODEL_NAMES)
     rounds: int = setting(30, "rounds of training", low=1)
     clients: int = setting(20, "clients of the federation, N", low=1, high=100_000)
+    names: str = setting(
+        "", "names of the clients that are expected, separated by commas; filled in by superlink"
+    )
     participation: float = setting(
         0.25, "share of the clients that train in a round", low=0, high=1, open_low=True
     )
@@ -158,6 +162,16 @@ class RunConfig(Settings):
     def cohort_size(self) -> int:
         """Clients asked in a round: int(participation * N), at least 1."""
         return cohort_size(self.participation, self.clients)
+
+    @property
+    def quorum(self) -> int:
+        """Clients that must be ready for a round."""
+        return self.server.quorum or self.clients
+
+    @property
+    def expected_clients(self) -> tuple[str, ...]:
+        """Names of the clients that should come, as far as they are told."""
+        return tuple(name for name in map(str.strip, self.names.split(",")) if name)
 
     def local_lr(self, round: int) -> float:  # noqa: A002
         """Return the local learning rate of a round, lr * decay^(round - 1)."""
@@ -189,8 +203,8 @@ GROUPS: Mapping[str, type[Settings]] = {
     "server": ServerConfig,
 }
 NOT_IN_RESULTS = (
-    "rounds", "name", "out", "resume", "eval-every", "data.root", "data.download", "train.device",
-    "server.quorum", "server.retries",
+    "rounds", "names", "name", "out", "resume", "eval-every", "data.root", "data.download",
+    "train.device", "server.quorum", "server.retries", "server.patience",
     "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
     "server.checkpoint-every", "server.keep-checkpoints",
 )  # fmt: skip

@@ -21,15 +21,22 @@ from numpy.typing import NDArray
 
 from common.errors import WireError
 from common.layout import Layout, Tensor
-from common.types import Buffers, Vector
+from common.types import Buffers, ClientId, Vector
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 WEIGHTS, BUFFERS, COUNTERS = "weights", "buffers", "counters"
 ROUND, LR = "server-round", "lr"
-LAYOUT, CLIENT = "keel-layout", "keel-client"
+LAYOUT, CLIENT, PATIENCE = "keel-layout", "keel-client", "keel-patience"
 EXAMPLES, STEPS, LR_SUM, LOSS = "num-examples", "steps", "lr-sum", "loss"
-SECONDS = "seconds"
-OWN_METRICS = {EXAMPLES, STEPS, LR_SUM, LOSS, SECONDS}  # of our own ClientApp, no more
+SECONDS, START_SECONDS = "seconds", "start-seconds"
+OWN_METRICS = {
+    EXAMPLES,
+    STEPS,
+    LR_SUM,
+    LOSS,
+    SECONDS,
+    START_SECONDS,
+}  # of our own ClientApp, no more
 CORRECT, LOSS_SUM = "correct", "loss-sum"
 MOST_EXAMPLES = 2**53  # beyond, whole numbers are not exact as floats
 VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkeel.shift.digest"
@@ -241,21 +248,45 @@ def payload_bytes(content: RecordDict) -> int:
     return total
 
 
+def question(client: ClientId, patience: float) -> RecordDict:
+    """Return the content of a query: who is asked, if the server knows, and for how long."""
+    return RecordDict({CONFIG: ConfigRecord({CLIENT: client, PATIENCE: patience})})
+
+
+def told_client(content: RecordDict) -> ClientId:
+    """Return the id that the server gave the receiver of this message, "" for none."""
+    return str(content.config_records.get(CONFIG, ConfigRecord()).get(CLIENT, ""))
+
+
+def patience_of(content: RecordDict) -> float | None:
+    """Return for how many seconds the server waits for the reply, None if it does not say."""
+    told = content.config_records.get(CONFIG, ConfigRecord()).get(PATIENCE)
+    return float(told) if isinstance(told, int | float) and told > 0 else None
+
+
 @dataclass(frozen=True)
 class Order:
     """What the server asks of one client: train, or evaluate, these weights.
 
-    `brief` holds the method's own vectors; `layout` is the digest of the model's layout.
+    `brief` holds the method's own vectors; `layout` is the digest of the model's layout; `client`
+    is the id of whom it is for, which real nodes do not know themselves; `patience` for how many
+    seconds the server waits.
     """
 
     round: int
     lr: float
     layout: str
     brief: Mapping[str, Vector] = field(default_factory=dict)
+    client: ClientId = ""
+    patience: float = 0.0
 
     def config(self) -> ConfigRecord:
         """Return the part of the order that is not the model."""
         config = ConfigRecord({ROUND: self.round, LR: self.lr, LAYOUT: self.layout})
+        if self.client:
+            config[CLIENT] = self.client
+        if self.patience:
+            config[PATIENCE] = self.patience
         put_vectors(config, self.brief)
         return config
 
@@ -278,7 +309,7 @@ class Order:
         round_, lr = config.get(ROUND), config.get(LR)
         if not isinstance(round_, int) or not isinstance(lr, float):
             raise WireError(f'the order needs "{ROUND}" (int) and "{LR}" (float)')
-        return cls(round_, lr, layout.digest, get_vectors(config))
+        return cls(round_, lr, layout.digest, get_vectors(config), told_client(content))
 
 
 @dataclass(frozen=True)
@@ -320,7 +351,7 @@ class Card:
     """What a client says of itself when it is asked: that it is ready, and with what.
 
     Attributes:
-        client: its id.
+        partition: which part of a dealt data set it holds; "" for pictures of its own.
         device: a sentence about where it trains.
         shape: channels, height and width of its images.
         classes: number of classes.
@@ -328,7 +359,7 @@ class Card:
         test_examples: how many it tests on.
     """
 
-    client: str
+    partition: str
     device: str
     shape: tuple[int, int, int]
     classes: int

@@ -22,8 +22,10 @@ from common.config import GROUPS, RunConfig
 from common.errors import CheckpointError, ConfigError, FedError
 from common.methods import METHODS
 from common.settings import Settings, key_of
+from deploy import operate
 from deploy.environment import QUIET
 from deploy.inputs import described, read_pair, run_config
+from deploy.link import Link
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -40,7 +42,7 @@ Pairs = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="A run-config key; see settings.")
 ]
 EngineName = Annotated[
-    str, typer.Option("--engine", help="simulation (Flower's, on Ray) or inline.")
+    str, typer.Option("--engine", help="simulation (Flower's, on Ray), inline, or superlink.")
 ]
 Name = Annotated[str, typer.Option("--name", help="Name of the run's folder; made up if empty.")]
 Workers = Annotated[
@@ -60,6 +62,8 @@ def run(
     name: Name = "",
     workers: Workers = 0,
     client_gpus: Gpus = None,
+    superlink: operate.Address = operate.SUPERLINK,
+    ca: operate.Authority = operate.CA,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint of --name.")
     ] = False,
@@ -78,7 +82,7 @@ def run(
         stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         chosen = run_config(config, pairs, {**own, "name": stamped})
     folder = Path(chosen.out) / chosen.name
-    _carry_out([chosen], engine, workers, client_gpus, folder)
+    _carry_out([chosen], engine, workers, client_gpus, Link(superlink, ca), folder)
 
 
 @cli.command()
@@ -90,6 +94,8 @@ def compare(
     name: Name = "",
     workers: Workers = 0,
     client_gpus: Gpus = None,
+    superlink: operate.Address = operate.SUPERLINK,
+    ca: operate.Authority = operate.CA,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the comparison of --name.")
     ] = False,
@@ -106,23 +112,30 @@ def compare(
     for each in own:  # those that had not begun when the comparison was stopped start now
         each["resume"] = resume and (folder / str(each["name"])).exists()
     configs = [run_config(config, pairs, each) for each in own]
-    _carry_out(configs, engine, workers, client_gpus, folder)
+    _carry_out(configs, engine, workers, client_gpus, Link(superlink, ca), folder)
 
 
 def _carry_out(
-    configs: list[RunConfig], engine: str, workers: int, client_gpus: float | None, folder: Path
+    configs: list[RunConfig],
+    engine: str,
+    workers: int,
+    client_gpus: float | None,
+    link: Link,
+    folder: Path,
 ) -> None:
-    from deploy.engines import ENGINES
+    from deploy.engines import ENGINES, REMOTE, Resources
     from deploy.launch import carry_out, resources
     from server_app.folder import RunFolder
 
     if engine not in ENGINES:
         raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
-    given = resources(configs[0], workers, client_gpus)
+    far = engine in REMOTE
+    given = Resources(0, link=link) if far else resources(configs[0], workers, client_gpus)
     for config in configs:
         RunFolder.claim(config)  # all of them before the first one starts
     console.print(
-        f"{described(configs[0])}; {engine} engine, {given.workers} at a time",
+        f"{described(configs[0])}; {engine} engine, "
+        + (f"nodes of {link.address}" if far else f"{given.workers} at a time"),
         markup=False,
         soft_wrap=True,
     )
@@ -184,6 +197,9 @@ def settings() -> None:
     console.print(table, markup=False)
 
 
+operate.add_to(cli)
+
+
 @cli.callback(invoke_without_command=True)
 def root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -213,7 +229,8 @@ def main() -> None:
             code = cli(standalone_mode=False)
         except FedError as error:
             errors.print(f"fedkeel: {error}", markup=False)
-            code = MISUSED if isinstance(error, ConfigError | CheckpointError) else FAILED
+            misused = isinstance(error, ConfigError | CheckpointError)
+            code = MISUSED if misused else FAILED
         except BrokenPipeError:  # whoever read the output has gone
             sys.stdout = None
             code = FAILED

@@ -11,10 +11,11 @@ from flwr.serverapp import Grid, ServerApp
 from common.config import RunConfig, parse
 from common.errors import AggregationError
 from common.models import FlatModel, build
-from common.wire import FlatCodec
+from common.wire import Card, FlatCodec
 from server_app.folder import RunFolder
+from server_app.live import Live
 from server_app.records import RecordError
-from server_app.roster import Roster, ask_everybody, wait_for_nodes
+from server_app.roster import Registry, Roster, wait_for_clients
 from server_app.state import ServerState
 from server_app.strategies import STRATEGIES
 from server_app.strategy import MethodStrategy
@@ -35,22 +36,26 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
     Raises:
         FedError: whatever stopped the run; it is in the folder's outcome.json as well.
     """
-    begin = time.monotonic()
     folder = RunFolder.open(config)
+    with folder.serving():
+        return _serve(grid, config, folder)
+
+
+def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[object]:
+    begin = time.monotonic()
+    timeout = config.server.round_timeout
     strategy: MethodStrategy | None = None
     try:
-        wait = config.server.start_timeout
-        nodes = wait_for_nodes(grid, config.clients, wait, logger.info)
-        roster, card = ask_everybody(grid, nodes, config.server.round_timeout)
-        logger.info("%d clients; client %s %s", len(nodes), roster.clients[0], card.device)
+        registry = Registry(config.clients, config.quorum, timeout, logger.info)
+        card = meet(grid, registry, config, folder)
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
         codec = FlatCodec(model.layout)
-        strategy = strategy_of(config, codec, roster, folder)
+        strategy = strategy_of(config, codec, registry, folder)
         strategy.state, warnings = folder.restore(model.layout)
         for warning in warnings:
             logger.warning(warning)
         first = codec.pack(model.take_weights(), model.take_buffers())
-        strategy.start(grid, first, num_rounds=config.rounds, timeout=config.server.round_timeout)
+        strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
         assert strategy.state is not None
         if strategy.state.round == 0:
             raise AggregationError("no round changed the model; see the records for the reasons")
@@ -63,8 +68,31 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
     return strategy.state
 
 
+def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -> Card:
+    """Wait until enough clients have said who they are; return what they have in common.
+
+    Raises:
+        AggregationError: too few within the deadline.
+        ClientError: too many of them cannot take part.
+    """
+    since, timeout = time.time(), config.server.start_timeout
+
+    def look(grid: Grid) -> Roster:
+        roster = registry(grid)
+        folder.show(Live.waiting(roster, 0, since, timeout))
+        return roster
+
+    roster = wait_for_clients(
+        grid, look, config.quorum, timeout, logger.info, config.expected_clients
+    )
+    logger.info(
+        "%d clients; client %s %s", len(roster.nodes), roster.clients[0], registry.first.device
+    )
+    return registry.first
+
+
 def strategy_of(
-    config: RunConfig, codec: FlatCodec, roster: Roster, folder: RunFolder
+    config: RunConfig, codec: FlatCodec, registry: Registry, folder: RunFolder
 ) -> MethodStrategy:
     """Return the run's strategy, wired to its folder."""
     method = config.chosen
@@ -77,12 +105,17 @@ def strategy_of(
         server_lr=config.server.lr,
         seed=config.seed,
         eval_every=config.eval_every,
-        min_available_nodes=config.clients,
+        clients=config.clients,
+        min_available_nodes=config.quorum,
+        over_selection=config.server.over_selection,
+        retries=config.server.retries,
+        patience=config.server.patience,
         min_replies=config.server.min_replies,
         max_void_rounds=config.server.max_void_rounds,
         start_timeout=config.server.start_timeout,
         codec=codec,
         local_lr=config.local_lr,
-        roster=lambda _: roster,
+        roster=registry,
+        expected=config.expected_clients,
         observer=folder,
     )

@@ -8,8 +8,10 @@ from typing import IO
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of `path` at the end of the block, once it is on disk.
+
+    Without `durable` it may be lost when the machine loses power.
 
     It is written beside its final name and renamed. A block that fails leaves `path` as it was; a
     process that is killed leaves a hidden partial file besides.
@@ -23,7 +25,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         with partial.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
         with suppress(OSError):

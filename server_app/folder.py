@@ -1,9 +1,11 @@
 """RunFolder: what a run leaves on disk, written as it happens."""
 
+import fcntl
 import time
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from common.errors import CheckpointError, ConfigError, FedError
 from common.layout import Layout
 from server_app.checkpoint import load_newest, newest_head, save
 from server_app.files import replacing
+from server_app.live import Live, LiveFile
 from server_app.records import (
     RECORDS,
     Outcome,
@@ -28,6 +31,7 @@ from server_app.state import ServerState
 
 CONFIG_FILE = "config.toml"
 CHECKPOINTS = "checkpoints"
+SERVING = "serving.lock"
 WEIGHTS = "weights.npz"
 WHERE = ("name", "out", "resume")  # where a run is, not what it is
 
@@ -38,6 +42,10 @@ class RunFolder:
 
     path: Path
     config: RunConfig
+    live: LiveFile = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "live", LiveFile(self.path))
 
     @classmethod
     def claim(cls, config: RunConfig) -> "RunFolder":
@@ -165,6 +173,27 @@ class RunFolder:
     def note(self, record: RoundRecord) -> None:
         """Append one line to the records."""
         Recorder(self.path / RECORDS).append(record)
+
+    def show(self, live: Live) -> None:
+        """Say what is going on at this moment."""
+        self.live.show(live)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Keep every other process from serving this run; the lock dies with its holder.
+
+        Raises:
+            ConfigError: somebody else does.
+        """
+        with (self.path / SERVING).open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"the run in {self.path} is being served already, by a ServerApp that still "
+                    "lives; wait for it, stop it, or give this run another name"
+                ) from None
+            yield
 
     def finish(self, state: ServerState[Any], layout: Layout, seconds: float) -> None:
         """Write the final model by name, whole or not at all, and that the run is complete.

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from common.settings import Settings, setting
 from common.wire import ARRAYS, CONFIG, EXAMPLES
+from server_app.live import Live
 from server_app.records import RoundRecord
 from server_app.state import ServerState
 
@@ -21,12 +22,18 @@ class Options(Settings):
     weighted_by_key: str = setting(EXAMPLES, "metric that weighs a reply")
     arrayrecord_key: str = setting(ARRAYS, "name of the model's record")
     configrecord_key: str = setting(CONFIG, "name of the config's record")
+    clients: int = setting(0, "clients of the federation, N; 0: those that are there", low=0)
+    over_selection: int = setting(
+        0, "clients asked beyond the cohort; the round uses the first replies", low=0
+    )
     server_lr: float = setting(1.0, "w <- w - server_lr * direction", low=0, open_low=True)
     seed: int = setting(0, "address of the cohorts", low=0)
     eval_every: int = setting(1, "rounds between evaluations; 0: the last round only", low=0)
     min_replies: int = setting(1, "fewer usable replies make a round void", low=1)
     max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
-    start_timeout: float = setting(120.0, "seconds to wait for clients", low=0)
+    retries: int = setting(2, "times a round asks a client again that was lost", low=0)
+    patience: float = setting(60.0, "seconds that a client has to come back to its round", low=0)
+    start_timeout: float = setting(120.0, "seconds to wait for clients before a round", low=0)
 
 
 class Observer(Protocol):
@@ -37,3 +44,6 @@ class Observer(Protocol):
 
     def note(self, record: RoundRecord) -> None:
         """A round is over, evaluated or not."""
+
+    def show(self, live: Live) -> None:
+        """What is going on now; called a few times a second while replies are awaited."""

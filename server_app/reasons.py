@@ -17,6 +17,14 @@ DEAD_WORKER = ("ActorDiedError", "ActorUnavailableError", "WorkerCrashedError", 
 LONGEST = 300
 
 
+LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
+
+
+def is_lost(error: Error) -> bool:
+    """Whether the client could not answer because its process or its node went away."""
+    return error.code in LOST or any(sign in (error.reason or "") for sign in DEAD_WORKER)
+
+
 def reason_of(error: Error) -> str:
     """Return the reason of an error reply without its traceback, at most 300 characters."""
     text = error.reason or ""

@@ -100,6 +100,11 @@ class RoundRecord:
         dropped: why the reply of a client was not used, or never came.
         void: why the round changed nothing; None for an ordinary round.
         train_loss: mean training loss, None when no client could tell.
+        again: clients that were asked again because they had been lost on the way.
+        late: what came too late, from earlier rounds.
+        arrived: seconds from the order to the reply, by client.
+        worked: seconds that a client itself counted: "start" (its process, where it has one of
+            its own) and "work".
         bytes_down: bytes sent to each client for training.
         bytes_up: bytes that came back from each client.
         seconds: by phase: configure, train, aggregate, checkpoint, evaluate.
@@ -114,6 +119,10 @@ class RoundRecord:
     dropped: dict[ClientId, str] = field(default_factory=dict)
     void: str | None = None
     train_loss: float | None = None
+    again: list[ClientId] = field(default_factory=list)
+    late: dict[ClientId, str] = field(default_factory=dict)
+    arrived: dict[ClientId, float] = field(default_factory=dict)
+    worked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     bytes_down: dict[ClientId, int] = field(default_factory=dict)
     bytes_up: dict[ClientId, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)

@@ -1,20 +1,25 @@
 """Reading replies: each is judged on its own, so a bad one costs its own client and nobody else."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
-from common.errors import AggregationError
+from common.errors import AggregationError, FedError
 from common.methods import Method
 from common.types import ClientId, ClientUpdate, Vector
 from common.wire import (
     CORRECT,
+    LOSS,
     LOSS_SUM,
     MOST_EXAMPLES,
+    SECONDS,
+    START_SECONDS,
     Codec,
+    payload_bytes,
     plain_metrics,
     read_metrics,
     read_train_reply,
@@ -76,6 +81,55 @@ def update_of(
         extras=reply.extras,
         metrics=reply.metrics,
     )
+
+
+@dataclass
+class Judged:
+    """What came of a round's replies: those that can be used, and why the others cannot."""
+
+    updates: list[ClientUpdate] = field(default_factory=list)
+    contents: list[RecordDict] = field(default_factory=list)
+    dropped: dict[ClientId, str] = field(default_factory=dict)
+    bytes_up: dict[ClientId, int] = field(default_factory=dict)
+
+    @property
+    def train_loss(self) -> float | None:
+        """Mean training loss, weighted by examples; None if no client tells its own."""
+        told = [(u.metrics[LOSS], u.examples) for u in self.updates if LOSS in u.metrics]
+        total = sum(examples for _, examples in told)
+        return sum(loss * examples for loss, examples in told) / total if total else None
+
+    @property
+    def worked(self) -> dict[ClientId, dict[str, float]]:
+        """The seconds that clients counted themselves."""
+        parts = {"start": START_SECONDS, "work": SECONDS}
+        return {
+            u.client: {part: u.metrics[key] for part, key in parts.items() if key in u.metrics}
+            for u in self.updates
+            if SECONDS in u.metrics
+        }
+
+
+def judge(
+    replies: Mapping[ClientId, Message], read: Callable[[Message, ClientId], ClientUpdate]
+) -> Judged:
+    """Read every reply on its own; a bad one costs its own client and nobody else.
+
+    Args:
+        replies: by client, in the clients' order.
+        read: `update_of`, told about the round.
+    """
+    judged = Judged()
+    for client, reply in replies.items():
+        judged.bytes_up[client] = payload_bytes(reply.content) if reply.has_content() else 0
+        try:
+            update = read(reply, client)
+        except FedError as error:
+            judged.dropped[client] = str(error)
+            continue
+        judged.updates.append(update)
+        judged.contents.append(reply.content)
+    return judged
 
 
 def examples_of(reply: Message, weight_key: str) -> int:

@@ -1,30 +1,37 @@
-"""Roster: which node is which client.
+"""Roster: which node is which client, and who is ready.
 
-Flower's node ids are random in every simulated run; a client's id must not be. In simulation the
-id is the partition that the client holds, on real nodes the name under which it was registered.
+Flower's node ids are random in every simulated run; a client's id must not be. On real nodes the
+id is the name under which the node's key is registered, in simulation the partition it holds.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from common.errors import AggregationError, ClientError
+from common.errors import AggregationError, ClientError, FedError
 from common.types import ClientId, by_client
-from common.wire import CONFIG, Card
+from common.wire import Card, question
 from server_app.reasons import reason_of
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0  # who is there is asked for at most so often
+AGAIN_SECONDS = 30.0  # until a client that could not take part is asked again
+SHOWN = 20  # names in a sentence
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The clients of a run, sorted, with the node that each sits on."""
+    """The clients that are there and ready, sorted, with the node that each sits on.
+
+    `refused` says why others that are there cannot take part.
+    """
 
     nodes: Mapping[ClientId, int]
+    refused: Mapping[ClientId, str] = field(default_factory=dict)
 
     @property
     def clients(self) -> list[ClientId]:
@@ -32,9 +39,12 @@ class Roster:
         return list(self.nodes)
 
     @classmethod
-    def of(cls, nodes: Mapping[ClientId, int]) -> "Roster":
+    def of(
+        cls, nodes: Mapping[ClientId, int], refused: Mapping[ClientId, str] | None = None
+    ) -> "Roster":
         """Sort the clients."""
-        return cls(dict(sorted(nodes.items(), key=lambda item: by_client(item[0]))))
+        ordered = sorted(nodes.items(), key=lambda item: by_client(item[0]))
+        return cls(dict(ordered), dict(refused or {}))
 
 
 def by_name(grid: Grid) -> Roster:
@@ -45,63 +55,198 @@ def by_name(grid: Grid) -> Roster:
     return Roster.of(named)
 
 
-def wait_for_nodes(
-    grid: Grid, wanted: int, timeout: float, tell: Callable[[str], None] = lambda _: None
-) -> list[int]:
-    """Return the connected nodes once there are `wanted` of them.
+def wait_for_clients(
+    grid: Grid,
+    roster: Callable[[Grid], Roster],
+    wanted: int,
+    timeout: float,
+    tell: Callable[[str], None] = lambda _: None,
+    expected: tuple[ClientId, ...] = (),
+) -> Roster:
+    """Return the roster once it has `wanted` clients.
+
+    Args:
+        grid: Flower's grid.
+        roster: who is there now.
+        wanted: how many are needed.
+        timeout: seconds.
+        tell: gets a sentence whenever the number changes.
+        expected: names of clients that should come, for the sentence.
 
     Raises:
-        AggregationError: fewer within `timeout` seconds; the message says how many and who.
+        AggregationError: fewer within `timeout` seconds; the message says who is there and who
+            is missing.
     """
     deadline, told = time.monotonic() + timeout, -1
-    while len(nodes := sorted(grid.get_node_ids())) < wanted:
-        if len(nodes) != told:
-            told = len(nodes)
-            tell(f"waiting for clients: {told} of {wanted} connected")
+    while len((now := roster(grid)).nodes) < wanted:
+        if len(now.nodes) != told:
+            told = len(now.nodes)
+            tell(f"waiting for clients: {told} of {wanted} connected{_missing(now, expected)}")
         if time.monotonic() >= deadline:
-            names = ", ".join(by_name(grid).clients) or "none"
+            there = ", ".join(now.clients[:SHOWN]) or "none"
             raise AggregationError(
-                f"{len(nodes)} of {wanted} clients connected within {timeout:g} s (connected: "
-                f"{names}); start the others, or ask for fewer"
+                f"{len(now.nodes)} of {wanted} clients connected within {timeout:g} s (connected: "
+                f"{there}{_missing(now, expected)}); start the others, or ask for fewer "
+                "(server.quorum)"
             )
         time.sleep(min(POLL_SECONDS, timeout))
-    return nodes
+    return now
 
 
-def ask_everybody(grid: Grid, nodes: list[int], timeout: float) -> tuple[Roster, Card]:
-    """Ask every node who it is and whether it can do its part (one "query" message each).
+def _missing(roster: Roster, expected: tuple[ClientId, ...]) -> str:
+    missing = [name for name in expected if name not in roster.nodes]
+    if not missing:
+        return ""
+    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+    return f"; missing: {', '.join(missing[:SHOWN])}{more}"
 
-    Returns:
-        The roster, and what the first client says of itself (device, data, model).
 
-    Raises:
-        ClientError: a client cannot take part (no GPU where one was asked for, no data), clients
-            hold different numbers of partitions, or two nodes claim to be the same client.
+class Registry:
+    """The clients of a federation: asks each node once who it is before it gets work.
+
+    Calling it returns who is ready now and never waits: newcomers are sent a "query" message, and
+    their answer counts when it is there. So a client may join while a round goes on.
+
+    Args:
+        clients: how many the federation has, N.
+        quorum: how many of them make a round.
+        timeout: seconds that a node has for its answer.
+        tell: gets a sentence on whoever cannot take part or comes newly.
     """
-    content = RecordDict({CONFIG: ConfigRecord()})
-    messages = [Message(content, node, MessageType.QUERY) for node in nodes]
-    replies = list(grid.send_and_receive(messages, timeout=timeout))
-    problems = Counter(reason_of(reply.error) for reply in replies if reply.has_error())
-    if problems:
-        said = "; ".join(f"{count} say: {why}" for why, count in problems.most_common(3))
-        raise ClientError(f"{problems.total()} of {len(nodes)} clients cannot take part; {said}")
-    if len(replies) < len(nodes):
-        raise ClientError(f"{len(nodes) - len(replies)} of {len(nodes)} clients did not say who "
-                          f"they are within {timeout:g} s")  # fmt: skip
-    cards = [(reply.metadata.src_node_id, Card.read(reply.content)) for reply in replies]
-    first = min((card for _, card in cards), key=lambda card: by_client(card.client))
-    nodes_of: dict[ClientId, int] = {}
-    for node, card in cards:
-        if card.client in nodes_of:
-            raise ClientError(
-                f"two nodes ({nodes_of[card.client]} and {node}) both say they are client "
-                f'"{card.client}"; give each its own partition-id or name'
+
+    def __init__(
+        self, clients: int, quorum: int, timeout: float, tell: Callable[[str], None]
+    ) -> None:
+        self.clients, self.quorum, self.timeout, self.tell = clients, quorum, timeout, tell
+        self.cards: dict[ClientId, Card] = {}
+        self.refused: dict[ClientId, str] = {}  # by name, or by node where there is none
+        self._nodes: dict[ClientId, int] = {}
+        self._asked: dict[str, tuple[int, float]] = {}  # message -> node, since when
+        self._refused_at: dict[int, float] = {}
+        self._names: dict[int, str] = {}  # of the nodes that are there
+        self._seen = -LOOK_SECONDS
+        self._met = False
+
+    @property
+    def first(self) -> Card:
+        """The card of the first client by id; what all others must agree with."""
+        return self.cards[min(self.cards, key=by_client)]
+
+    def __call__(self, grid: Grid) -> Roster:
+        """Return who is there and ready.
+
+        Raises:
+            ClientError: at the start, when too few can still become ready.
+        """
+        now = time.monotonic()
+        if self._asked or now - self._seen >= LOOK_SECONDS:
+            self._seen = now
+            self._names = {node.node_id: node.name for node in grid.get_nodes()}
+            self._greet(grid, now)
+            self._listen(grid, now)
+        ready = Roster.of(
+            {c: node for c, node in self._nodes.items() if node in self._names}, self.refused
+        )
+        self._met = self._met or len(ready.nodes) >= self.quorum
+        if not self._met:
+            self._refuse_the_hopeless(len(ready.nodes))
+        return ready
+
+    def _greet(self, grid: Grid, now: float) -> None:
+        """Ask the nodes that are new, and after a while those that could not take part."""
+        known = {*self._nodes.values(), *(node for node, _ in self._asked.values())}
+        again = {n for n, since in self._refused_at.items() if now - since < AGAIN_SECONDS}
+        new = sorted(self._names.keys() - known - again)
+        messages = [
+            Message(
+                question(self._names[node], self.timeout), node, MessageType.QUERY, ttl=self.timeout
             )
-        nodes_of[card.client] = node
-        if (card.shape, card.classes) != (first.shape, first.classes):
-            raise ClientError(
-                f"client {card.client} has images {card.shape} of {card.classes} classes, client "
-                f"{first.client} has {first.shape} of {first.classes}; all clients must hold the "
-                "same kind of data"
+            for node in new
+        ]
+        taken = set(grid.push_messages(messages)) if messages else set()
+        for node, message in zip(new, messages, strict=True):
+            if message.metadata.message_id in taken:
+                self._asked[message.metadata.message_id] = node, now
+
+    def _listen(self, grid: Grid, now: float) -> None:
+        """Take the answers that are there, in the order of the clients' ids."""
+        came: list[tuple[int, Card]] = []
+        for reply in grid.pull_messages(list(self._asked)) if self._asked else []:
+            node, _ = self._asked.pop(reply.metadata.reply_to_message_id)
+            try:
+                if reply.has_error():
+                    raise ClientError(reason_of(reply.error))
+                came.append((node, Card.read(reply.content)))
+            except FedError as error:
+                self._refuse(node, str(error), now)
+        for node, card in sorted(came, key=lambda pair: by_client(self._id(*pair))):
+            self._admit(node, card, now)
+        for message, (node, since) in list(self._asked.items()):
+            if now - since > self.timeout:
+                del self._asked[message]
+                self._refuse(node, f"did not say who it is within {self.timeout:g} s", now)
+
+    def _id(self, node: int, card: Card) -> ClientId:
+        return self._names.get(node) or card.partition or str(node)
+
+    def _admit(self, node: int, card: Card, now: float) -> None:
+        client = self._id(node, card)
+        other = self._nodes.get(client)
+        if other is not None and other in self._names:
+            self._refuse(
+                node,
+                f'two nodes ({other} and {node}) both say they are client "{client}"; the second '
+                "is refused: give each its own name and key, or its own partition-id",
+                now,
             )
-    return Roster.of(nodes_of), first
+            return
+        twin = self._holder_of(card.partition)
+        if twin is not None:
+            self._refuse(
+                node,
+                f'client "{client}" holds partition {card.partition}, which client "{twin}" has '
+                "already; give each its own partition-id",
+                now,
+            )
+            return
+        if self.cards and (card.shape, card.classes) != (self.first.shape, self.first.classes):
+            first = min(self.cards, key=by_client)
+            self._refuse(
+                node,
+                f"client {client} has images {card.shape} of {card.classes} classes, client "
+                f"{first} has {self.first.shape} of {self.first.classes}; all clients must hold "
+                "the same kind of data",
+                now,
+            )
+            return
+        for name in {client, str(node)}:
+            self.refused.pop(name, None)
+        self._refused_at.pop(node, None)
+        if self._met and client not in self.cards:
+            self.tell(f"client {client} joins: it {card.device}")
+        self.cards[client], self._nodes[client] = card, node
+
+    def _holder_of(self, partition: str) -> ClientId | None:
+        """Return the client that is there and holds this part of a dealt data set."""
+        there = {client for client, node in self._nodes.items() if node in self._names}
+        return next((c for c in there if partition and self.cards[c].partition == partition), None)
+
+    def _refuse(self, node: int, reason: str, now: float) -> None:
+        name = self._names.get(node) or str(node)
+        if self.refused.get(name) != reason:
+            self.tell(f"client {name} cannot take part: {reason}")
+        self.refused[name] = reason
+        self._refused_at[node] = now
+
+    def _refuse_the_hopeless(self, ready: int) -> None:
+        """End the wait at the start when it can come to nothing."""
+        refused = [node for node in self._refused_at if node in self._names]
+        to_come = max(0, self.clients - len(self._names)) + len(self._asked)
+        if refused and ready + to_come < self.quorum and not self._asked:
+            said = "; ".join(
+                f"{count} say: {why}"
+                for why, count in Counter(self.refused.values()).most_common(3)
+            )
+            raise ClientError(
+                f"{len(refused)} of {len(self._names)} clients cannot take part; {said}"
+            )

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -19,9 +20,8 @@ from common.config import cohort_size
 from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
 from common.methods import Method
-from common.types import ClientId, ClientUpdate, Cohort
+from common.types import ClientId, Cohort, by_client
 from common.wire import (
-    LOSS,
     LR,
     ROUND,
     Codec,
@@ -30,18 +30,22 @@ from common.wire import (
     payload_bytes,
     read_metrics,
 )
+from server_app.clock import Clock
 from server_app.cohort import choose
+from server_app.exchange import LATE, Answers, Post, Terms
+from server_app.live import Live
 from server_app.options import Observer, Options
 from server_app.records import ClientScore, Evaluation, RoundRecord
 from server_app.replies import (
     NO_COUNT,
     MetricsFn,
     examples_of,
+    judge,
     mean_metrics,
     score_of,
     update_of,
 )
-from server_app.roster import Roster, by_name, wait_for_nodes
+from server_app.roster import Roster, by_name, wait_for_clients
 from server_app.state import ServerState, next_state
 
 logger = logging.getLogger("flwr")
@@ -50,11 +54,20 @@ NOBODY_ASKED = "no client was asked to train"
 
 @dataclass
 class _Asked:
-    """What went out in the round that is under way."""
+    """What went out in the round that is under way, and what is known of the replies."""
 
-    clients: Mapping[int, ClientId] = field(default_factory=dict)  # by node
+    clients: dict[int, ClientId] = field(default_factory=dict)  # by node
     bytes_down: Mapping[ClientId, int] = field(default_factory=dict)
     lr: float = 1.0
+    enough: int | None = None
+    seconds: dict[ClientId, float] = field(default_factory=dict)
+    missing: dict[ClientId, str] = field(default_factory=dict)
+    again: list[ClientId] = field(default_factory=list)
+
+    @property
+    def cohort(self) -> list[ClientId]:
+        """Who was asked, sorted."""
+        return sorted(set(self.clients.values()), key=by_client)
 
 
 class MethodStrategy(Strategy):
@@ -69,7 +82,8 @@ class MethodStrategy(Strategy):
             BatchNorm's statistics and whole-number arrays.
         local_lr: the local learning rate of a round, told to the clients; without it the
             train_config's "lr" counts, and else 1.
-        roster: which node is which client, asked for at every round.
+        roster: which node is which client, asked for at every round and while it goes on.
+        expected: names of clients that should be there, for the message when they are not.
         observer: sees each round.
         train_metrics_aggr_fn: as in Flower's FedAvg.
         evaluate_metrics_aggr_fn: as in Flower's FedAvg.
@@ -84,6 +98,7 @@ class MethodStrategy(Strategy):
         buffers: tuple[str, ...] | None = None,
         local_lr: Callable[[int], float] | None = None,
         roster: Callable[[Grid], Roster] = by_name,
+        expected: tuple[ClientId, ...] = (),
         observer: Observer | None = None,
         train_metrics_aggr_fn: MetricsFn | None = None,
         evaluate_metrics_aggr_fn: MetricsFn | None = None,
@@ -97,13 +112,17 @@ class MethodStrategy(Strategy):
         self.buffers = buffers
         self.local_lr = local_lr
         self.roster = roster
+        self.expected = expected
+        self._roster = Roster({})
         self.observer = observer
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.state: ServerState[Any] | None = None
         self.record: RoundRecord | None = None  # of the newest round
         self._asked = _Asked()
-        self._clients: list[ClientId] = []
+        self._post = Post()
+        self._size = 0  # clients of the federation
+        self._timeout = 0.0  # of a round, seconds; 0 outside of our own loop
         self._packed: ArrayRecord | None = None  # what self.state looks like on the wire
         self._void = 0
 
@@ -119,20 +138,22 @@ class MethodStrategy(Strategy):
     ) -> Iterable[Message]:
         """Choose the round's cohort and pack one order for each of its clients."""
         state = self._state_of(arrays)
+        spare = self.options.over_selection
         roster, clients = self._choose(
-            grid, self.options.fraction_train, self.options.min_train_nodes, server_round
+            grid, self.options.fraction_train, self.options.min_train_nodes, server_round, spare
         )
         lr = self.local_lr(server_round) if self.local_lr else _told_rate(config)
         messages, sizes = [], {}
         for client in clients:
-            order = Order(
-                server_round, lr, self._codec.layout.digest, self.method.brief(state.method, client)
-            )
+            brief = self.method.brief(state.method, client)
+            digest = self._codec.layout.digest
+            order = Order(server_round, lr, digest, brief, client, self._timeout)
             content = self._content(arrays, config, order)
             sizes[client] = payload_bytes(content)
             messages.append(Message(content, roster.nodes[client], MessageType.TRAIN))
         nodes = {roster.nodes[client]: client for client in clients}
-        self._asked = _Asked(nodes, sizes, lr)
+        enough = max(1, len(clients) - spare) if spare else None
+        self._asked = _Asked(nodes, sizes, lr, enough)
         return messages
 
     def aggregate_train(
@@ -151,66 +172,58 @@ class MethodStrategy(Strategy):
         if not asked.clients:  # fraction_train is 0: only evaluation is wanted
             self.record = RoundRecord(server_round, asked.lr, [], [], void=NOBODY_ASKED)
             return None, None
-        updates: list[ClientUpdate] = []
-        contents: list[RecordDict] = []
-        dropped: dict[ClientId, str] = {}
-        bytes_up: dict[ClientId, int] = {}
-        arrived: dict[int, Message] = {}
+        by_node: dict[int, Message] = {}
         for reply in replies:
-            arrived.setdefault(reply.metadata.src_node_id, reply)
-        for node, client in asked.clients.items():  # in the clients' order, not of arrival
-            if node not in arrived:
-                dropped[client] = "no reply within the round's deadline"
-                continue
-            reply = arrived[node]
-            try:
-                update = update_of(
-                    reply,
-                    client,
-                    state,
-                    method=self.method,
-                    codec=self._codec,
-                    options=self.options,
-                    server_round=server_round,
-                )
-            except FedError as error:
-                dropped[client] = str(error)
-                continue
-            finally:
-                bytes_up[client] = payload_bytes(reply.content) if reply.has_content() else 0
-            if odd := [k for k, v in read_metrics(reply.content).items() if not isfinite(v)]:
-                logger.warning(
-                    "round %d: client %s reports no finite %s", server_round, client, odd
-                )
-            updates.append(update)
-            contents.append(reply.content)
+            by_node.setdefault(reply.metadata.src_node_id, reply)
+        arrived = {c: by_node[node] for node, c in asked.clients.items() if node in by_node}
+        judged = judge(
+            {client: arrived[client] for client in asked.cohort if client in arrived},
+            partial(
+                update_of,
+                state=state,
+                method=self.method,
+                codec=self._codec,
+                options=self.options,
+                server_round=server_round,
+            ),
+        )
+        updates = judged.updates
+        silent = [client for client in asked.cohort if client not in arrived]
+        dropped = {client: asked.missing.get(client, LATE) for client in silent} | judged.dropped
         for client, reason in dropped.items():
             logger.warning("round %d: client %s dropped: %s", server_round, client, reason)
+        for update, content in zip(updates, judged.contents, strict=True):
+            if odd := [k for k, v in read_metrics(content).items() if not isfinite(v)]:
+                logger.warning(
+                    "round %d: client %s reports no finite %s", server_round, update.client, odd
+                )
 
         report: Mapping[str, Any] = {}
         void = None
         if len(updates) < self.options.min_replies:
-            void = f"{len(updates)} of {len(asked.clients)} replies usable, "
+            void = f"{len(updates)} of {len(asked.cohort)} replies usable, "
             void += f"{self.options.min_replies} needed"
         else:
-            cohort = Cohort(server_round, asked.lr, len(self._clients), tuple(updates))
+            cohort = Cohort(server_round, asked.lr, self._size, tuple(updates))
             try:
                 self.state, step = next_state(state, cohort, self.method, self.options.server_lr)
                 report = step.report
             except FedError as error:
                 void = f"no step could be formed: {error}"
-        losses = [(u.metrics[LOSS], u.examples) for u in updates if LOSS in u.metrics]
-        total = sum(examples for _, examples in losses)
         self.record = RoundRecord(
             round=server_round,
             lr=asked.lr,
-            cohort=list(asked.clients.values()),
+            cohort=asked.cohort,
             replied=[update.client for update in updates],
             dropped=dropped,
             void=void,
-            train_loss=sum(loss * n for loss, n in losses) / total if total else None,
+            train_loss=judged.train_loss,
+            again=asked.again,
+            late=self._post.take_late(),
+            arrived=asked.seconds,
+            worked=judged.worked,
             bytes_down=dict(asked.bytes_down),
-            bytes_up=bytes_up,
+            bytes_up=judged.bytes_up,
             method=dict(report),
         )
         if void:
@@ -219,7 +232,7 @@ class MethodStrategy(Strategy):
         self._void = 0
         self._packed = self._codec.pack(self._current.weights, self._current.buffers)
         metrics = mean_metrics(
-            contents,
+            judged.contents,
             [update.examples for update in updates],
             self.options.weighted_by_key,
             self.train_metrics_aggr_fn,
@@ -251,16 +264,24 @@ class MethodStrategy(Strategy):
         roster, clients = self._choose(
             grid, self.options.fraction_evaluate, self.options.min_evaluate_nodes, server_round
         )
-        order = Order(server_round, self._asked.lr, self._codec.layout.digest)
-        content = self._content(arrays, config, order)
+        digest, lr = self._codec.layout.digest, self._asked.lr
         self._asked = _Asked({roster.nodes[client]: client for client in clients})
-        return [Message(content, node, MessageType.EVALUATE) for node in self._asked.clients]
+        return [
+            Message(
+                self._content(
+                    arrays, config, Order(server_round, lr, digest, {}, client, self._timeout)
+                ),
+                node,
+                MessageType.EVALUATE,
+            )
+            for node, client in self._asked.clients.items()
+        ]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Collect every client's counts; undefined values are absent, not 0 and not NaN."""
-        absent = dict.fromkeys(self._asked.clients.values(), "no reply within the deadline")
+        absent = dict.fromkeys(self._asked.cohort, LATE) | self._asked.missing
         scores: dict[ClientId, ClientScore] = {}
         told: dict[ClientId, tuple[RecordDict, int]] = {}
         for reply in replies:
@@ -281,7 +302,7 @@ class MethodStrategy(Strategy):
                 del absent[client]
         if not self._asked.clients:
             return None
-        asked = self._asked.clients.values()
+        asked = self._asked.cohort
         ordered = {client: scores[client] for client in asked if client in scores}
         if self.record is not None:
             self.record = replace(self.record, evaluation=Evaluation.of(ordered, absent))
@@ -312,17 +333,18 @@ class MethodStrategy(Strategy):
         """
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
+        self._timeout = timeout
         result = Result()
         state = self._state_of(initial_arrays)
         arrays = result.arrays = self._packed or initial_arrays
         self.summary()
         if evaluate_fn and state.round == 0 and (metrics := evaluate_fn(0, arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = metrics
-        clock = _Clock()
+        clock = Clock()
         for server_round in range(state.round + 1, num_rounds + 1):
             messages = self.configure_train(server_round, arrays, train_config, grid)
             clock.lap("configure")
-            replies = list(grid.send_and_receive(messages, timeout=timeout))
+            replies = self._exchange(grid, messages, "training", server_round, num_rounds, timeout)
             clock.lap("train")
             try:
                 new_arrays, metrics = self.aggregate_train(server_round, replies)
@@ -337,7 +359,9 @@ class MethodStrategy(Strategy):
             every = self.options.eval_every
             if server_round == num_rounds or (every and server_round % every == 0):
                 asks = self.configure_evaluate(server_round, arrays, evaluate_config, grid)
-                answers = grid.send_and_receive(asks, timeout=timeout)
+                answers = self._exchange(
+                    grid, asks, "evaluating", server_round, num_rounds, timeout
+                )
                 metrics = self.aggregate_evaluate(server_round, answers)
                 clock.lap("evaluate")
                 if metrics is not None:
@@ -350,7 +374,66 @@ class MethodStrategy(Strategy):
             clock.lap("checkpoint")  # counts in the next round's record
         return result
 
-    def _note(self, clock: "_Clock") -> None:
+    def _exchange(
+        self,
+        grid: Grid,
+        messages: Iterable[Message],
+        phase: str,
+        server_round: int,
+        rounds: int,
+        timeout: float,
+    ) -> list[Message]:
+        """Send the orders, wait for the replies, and keep what is known of those that lack."""
+        kinds, asked = {message.metadata.message_type for message in messages}, self._asked
+        if not kinds:
+            return []
+        since = time.time()
+
+        def watch(answers: Answers) -> None:
+            roster = self._roster
+            self._show(
+                Live(
+                    phase,
+                    server_round,
+                    rounds,
+                    since,
+                    since + timeout,
+                    ready=roster.clients,
+                    refused=dict(roster.refused),
+                    asked=asked.cohort,
+                    answered=dict(answers.seconds),
+                    again=list(answers.again),
+                    missing=dict(answers.missing),
+                    late=dict(self._post.late),
+                )
+            )
+
+        answers = self._post.exchange(
+            grid,
+            kinds.pop(),
+            {asked.clients[m.metadata.dst_node_id]: m.content for m in messages},
+            self._look,
+            Terms(timeout, asked.enough, self.options.retries, self.options.patience),
+            round=server_round,
+            watch=watch,
+        )
+        for client, reply in answers.replies.items():  # it may have moved to another node
+            asked.clients[reply.metadata.src_node_id] = client
+        self._asked = replace(
+            asked, seconds=answers.seconds, missing=answers.missing, again=answers.again
+        )
+        return list(answers.replies.values())
+
+    def _look(self, grid: Grid) -> Roster:
+        """Ask who is there now."""
+        self._roster = self.roster(grid)
+        return self._roster
+
+    def _show(self, live: Live) -> None:
+        if self.observer:
+            self.observer.show(live)
+
+    def _note(self, clock: Clock) -> None:
         if self.observer and self.record:
             self.record = replace(self.record, seconds=clock.take())
             self.observer.note(self.record)
@@ -386,21 +469,24 @@ class MethodStrategy(Strategy):
         return self._codec.layout
 
     def _choose(
-        self, grid: Grid, fraction: float, least: int, server_round: int
+        self, grid: Grid, fraction: float, least: int, server_round: int, spare: int = 0
     ) -> tuple[Roster, list[ClientId]]:
         if fraction == 0:
             return Roster({}), []
-        wait_for_nodes(
-            grid,
-            max(self.options.min_available_nodes, least),
-            self.options.start_timeout,
-            logger.info,
+        options, since = self.options, time.time()
+        wanted = max(options.min_available_nodes, least)
+
+        def look(grid: Grid) -> Roster:
+            roster = self._look(grid)
+            self._show(Live.waiting(roster, server_round, since, options.start_timeout))
+            return roster
+
+        roster = wait_for_clients(
+            grid, look, wanted, options.start_timeout, logger.info, self.expected
         )
-        roster = self.roster(grid)
-        self._clients = roster.clients
-        size = max(cohort_size(fraction, len(self._clients)), least)
-        seed = self.options.seed
-        return roster, choose(self._clients, size, seed=seed, round=server_round)
+        self._size = max(options.clients, len(roster.nodes))
+        size = max(cohort_size(fraction, self._size), least) + spare
+        return roster, choose(roster.clients, size, seed=options.seed, round=server_round)
 
     def _content(self, arrays: ArrayRecord, config: ConfigRecord, order: Order) -> RecordDict:
         own = ConfigRecord({**order.config(), **config, ROUND: order.round})
@@ -416,20 +502,3 @@ def _told_rate(config: ConfigRecord) -> float:
     """Return the learning rate in somebody's train_config; 1 if it says none."""
     lr = config.get(LR)
     return float(lr) if isinstance(lr, int | float) and lr > 0 else 1.0
-
-
-class _Clock:
-    """Seconds by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase] = now - self._last
-        self._last = now
-
-    def take(self) -> dict[str, float]:
-        taken, self.seconds = self.seconds, {}
-        return taken

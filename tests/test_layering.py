@@ -27,7 +27,9 @@ FLOWER = {
     "common/wire.py",
     *(
         f"server_app/{name}.py"
-        for name in ("app", "strategy", "strategies", "replies", "roster", "reasons")
+        for name in (
+            "app", "exchange", "strategy", "strategies", "replies", "roster", "reasons",
+        )
     ),
     "client_app/app.py",
 }

@@ -1,19 +1,27 @@
 """Data: sources, partitions, splits, batches. `common.data.batches` is the only one with torch."""
 
 from common.data.dataset import Dataset
-from common.data.folders import FolderOptions
+from common.data.folders import FolderOptions, load_folder, own_options
+from common.data.inspection import FolderReport, inspect_folder
 from common.data.partition import PARTITIONS, PartitionOptions, deal
-from common.data.sources import load
-from common.data.splits import Split, federate, split_client
+from common.data.sources import FOLDER, OWN, load
+from common.data.splits import Split, federate, split_client, split_own
 
 __all__ = [
+    "FOLDER",
+    "OWN",
     "PARTITIONS",
     "Dataset",
     "FolderOptions",
+    "FolderReport",
     "PartitionOptions",
     "Split",
     "deal",
     "federate",
+    "inspect_folder",
     "load",
+    "load_folder",
+    "own_options",
     "split_client",
+    "split_own",
 ]

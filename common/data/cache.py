@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from errno import ENOSPC
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
@@ -30,6 +31,7 @@ HOME = ".fedkeel-cache"
 class Cached:
     """What a cache holds; `images` is a read-only memory map."""
 
+    folder: Path
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     meta: dict[str, Any]
@@ -40,27 +42,42 @@ def cached(source: Path, options: str, content: str, build: Callable[[Path], Non
 
     It lives in source/.fedkeel-cache where that can be written, else in a private folder below the
     system's temporary directory. One process builds under a lock, others wait for it. A cache of
-    the same options with other content is outdated and removed.
+    the same options with other content is outdated and removed, and a damaged one is built anew.
 
     Args:
         source: the folder that the pictures come from.
         options: digest of what was asked for.
         content: digest of what is there.
         build: fills the empty folder that it is given.
+
+    Raises:
+        DataError: neither place can be written or has room; says what to do.
     """
     name = f"{options}-{content}"
-    homes = (source / HOME, _private(source))
+    homes, refusals = [source / HOME], []
+    try:
+        homes.append(_private(source))
+    except OSError as error:
+        refusals.append(f"\n  {error}")
     for home in homes:
-        if (home / name / META).is_file():
-            return _opened(home / name)
-    writable = [home for home in homes if _writable(home)]
-    if not writable:
-        raise DataError(f"cannot write a cache of decoded pictures to {homes[0]} or {homes[1]}")
-    home = writable[0]
-    with exclusive(home / ".lock"):
-        if not (home / name / META).is_file():
-            _build(home, name, options, build)
-    return _opened(home / name)
+        if found := _opened(home / name):
+            return found
+    for home in homes:
+        try:
+            home.parent.mkdir(mode=0o700, exist_ok=True)
+            home.mkdir(exist_ok=True)
+            with exclusive(home / ".lock"):
+                if not _opened(home / name):  # nobody built it while this process waited
+                    _build(home, name, options, build)
+            if found := _opened(home / name):
+                return found
+            refusals.append(f"\n  {home}: what was written cannot be read")
+        except OSError as error:
+            refusals.append(f"\n  {home}: {error.strerror or error}")
+    raise DataError(
+        "there is no place for the decoded pictures: make room where they should go, or set the "
+        f"environment variable TMPDIR to a folder that has some{''.join(refusals)}"
+    )
 
 
 def write_rows(
@@ -70,11 +87,19 @@ def write_rows(
 
     The header comes first and is written again when the number is known: NumPy pads it such that
     the first axis may change without moving the data.
+
+    Raises:
+        OSError: the disk has no room for `most` rows, which is looked at before the first is asked
+            for, or it cannot be written.
     """
 
     def header(count: int) -> dict[str, Any]:
         return {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
 
+    needed, free = most * prod(shape), shutil.disk_usage(path.parent).free
+    if needed > free:
+        text = f"{os.strerror(ENOSPC)}: {needed / 1e6:.0f} MB needed, {free / 1e6:.0f} MB free"
+        raise OSError(ENOSPC, text)
     count = 0
     with path.open("wb") as handle:
         npy.write_array_header_1_0(handle, header(most))
@@ -95,46 +120,46 @@ def digest(value: Any) -> str:
 
 
 def _build(home: Path, name: str, options: str, build: Callable[[Path], None]) -> None:
+    for outdated in home.glob(f"{options}-*"):  # also what a builder left that was killed
+        shutil.rmtree(outdated, ignore_errors=True)
     part = home / f"{name}.part"
-    shutil.rmtree(part, ignore_errors=True)  # of a builder that was killed
     try:
         part.mkdir()
         build(part)
+        for path in (*part.iterdir(), part):
+            _to_disk(path)
         part.rename(home / name)
-    except OSError as error:
-        raise DataError(f"cannot write a cache of decoded pictures to {home}: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    for outdated in home.glob(f"{options}-*"):
-        if outdated.name != name:
-            shutil.rmtree(outdated, ignore_errors=True)
 
 
-def _opened(folder: Path) -> Cached:
+def _to_disk(path: Path) -> None:
+    """Wait until it is stored: else a power cut may leave a name without its content."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        return Cached(
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _opened(folder: Path) -> Cached | None:
+    """Return the cache in this folder; None if it is missing or damaged."""
+    try:
+        found = Cached(
+            folder=folder,
             images=np.load(folder / "images.npy", mmap_mode="r"),
             labels=np.load(folder / "labels.npy"),
             meta=json.loads((folder / META).read_text(encoding="utf-8")),
         )
-    except (OSError, ValueError) as error:
-        raise DataError(f"the cache {folder} is damaged ({error}): delete it") from error
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if len(found.images) == len(found.labels) else None
 
 
 def _private(source: Path) -> Path:
     """The user's own folder in the shared temporary directory, one for each absolute path."""
     user = os.getuid()
     own = Path(tempfile.gettempdir()) / f"fedkeel-{user}"
-    if own.exists() and own.stat().st_uid != user:
-        raise DataError(f"{own} belongs to somebody else, its caches are not trusted: remove it")
+    if own.exists() and own.lstat().st_uid != user:
+        raise PermissionError(f"{own} belongs to somebody else and is not trusted: remove it")
     return own / digest(str(source.resolve()))
-
-
-def _writable(home: Path) -> bool:
-    try:
-        home.parent.mkdir(mode=0o700, exist_ok=True)
-        home.mkdir(exist_ok=True)
-        (home / ".lock").touch()
-    except OSError:
-        return False
-    return True

@@ -1,13 +1,12 @@
 """Folders of pictures, PATH/train/<class>/... and PATH/test/<class>/..., as a data set.
 
 Decoded once into a memory-mapped cache, and again when a file, the size or the class list
-changes. Files that cannot be used are listed with their reason and left out.
+changes. Files that cannot be used are listed with their reason and left out. The first line of
+an error holds counts only: that line may leave the client, the names below it may not.
 """
 
 import json
 import logging
-import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,20 +19,21 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.cache import cached, digest, write_rows
+from common.data.cache import META, Cached, cached, digest, write_rows
 from common.data.dataset import Dataset, pixel_statistics
 from common.data.images import Header, Size, UnusablePictureError, quiet, read_header, read_pixels
-from common.errors import DataError, did_you_mean
+from common.data.scan import PARTS, File, Found, find, fingerprint, plain, shown
+from common.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("train", "test")
 MAX_SIDE = 64
 THREADS = 4
 HEADER_BYTES = 1 << 10
 BATCH_BYTES = 1 << 26  # of decoded pictures that wait to be written
-SUFFIXES = {f".{s}" for s in ("jpg", "jpeg", "png", "ppm", "bmp", "tif", "tiff", "webp", "gif")}
-VERSION = 1  # part of the cache's key; raise it when the same files give other pixels
+LISTED = 20  # bad files named in a message; the cache's meta.json has them all
+VERSION = 2  # part of the cache's key; raise it when the same files give other pixels
+OWN_MEAN, OWN_STD = 0.5, 0.25
 
 T = TypeVar("T")
 
@@ -51,6 +51,7 @@ class FolderOptions:
             fix `classes`, `size` and `channels`, so that all clients have the same model.
         max_bad: largest share of unusable files that is put up with.
         flip: whether a picture mirrored left to right still shows its class.
+        mean, std: by which every channel is normalised; None counts them from the pictures.
     """
 
     classes: tuple[str, ...] | None = None
@@ -58,6 +59,8 @@ class FolderOptions:
     channels: int | None = None
     max_bad: float = 0.05
     flip: bool = True
+    mean: float | None = None
+    std: float | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -66,154 +69,125 @@ class FolderOptions:
             raise DataError(f"channels is {self.channels}, expected 1 or 3")
         if not 0 <= self.max_bad <= 1:
             raise DataError(f"max_bad is {self.max_bad}, expected 0..1")
-        if self.classes is not None and len(set(self.classes)) != len(self.classes):
-            raise DataError(f"class list names a class twice: {', '.join(self.classes)}")
+        if (self.mean is None) != (self.std is None) or not (self.std is None or self.std > 0):
+            raise DataError(f"mean is {self.mean} and std {self.std}, expected std > 0, or neither")
+        names = self.classes or ()
+        if len(set(map(plain, names))) != len(names):
+            raise DataError(f"class list names a class twice: {', '.join(names)}")
+        if impossible := [name for name in names if not _nameable(name)]:
+            raise DataError(
+                f"a class cannot be called {', '.join(map(shown, impossible))}: train and test "
+                'are the parts of a folder, and its class folders are plain names without "/" or '
+                'a leading "."; rename the class everywhere'
+            )
 
 
-@dataclass(frozen=True)
-class _File:
-    name: str  # relative to the folder
-    label: int
-    part: str
+def own_options(
+    classes: tuple[str, ...], size: int, channels: int, max_bad: float = FolderOptions.max_bad
+) -> FolderOptions:
+    """Return how every client of a federation reads its own pictures.
+
+    They are normalised by constants. A client's own statistics would make the same picture look
+    different to the shared model, and statistics are data that need not leave a client.
+    """
+    return FolderOptions(classes, size, channels, max_bad, mean=OWN_MEAN, std=OWN_STD)
 
 
 def load_folder(path: Path, options: FolderOptions | None = None) -> Dataset:
-    """Read PATH/train/<class>/* and PATH/test/<class>/* (which may be missing).
-
-    Subfolders of a class belong to it. Hidden and empty folders, and hidden files without a
-    picture's suffix, are ignored. Without options.classes the classes are the folders' names, "2"
-    before "10".
+    """Read the pictures of a folder in one of the two layouts of `scan.find`.
 
     Raises:
         DataError: no such folder, no pictures, a class that the federation does not know, or too
             many unusable files.
     """
     options = options or FolderOptions()
-    found = _scan(path)
-    classes = options.classes or tuple(sorted({name for _, name in found}, key=_natural))
-    _check_classes(path, {name for _, name in found}, classes)
-    files = [
-        _File(member, classes.index(name), part)
-        for (part, name), members in sorted(
-            found.items(), key=lambda item: (PARTS.index(item[0][0]), classes.index(item[0][1]))
-        )
-        for member in members
-    ]
-    cache = cached(
-        path,
-        digest([VERSION, options.size, options.channels, classes]),
-        digest([_fingerprint(path, file.name) for file in files]),
-        partial(_build, files, path, options),
-    )
-    skipped = tuple((name, reason) for name, reason in cache.meta["skipped"])
-    _check_skipped(path, skipped, len(files), options.max_bad)
+    found = find(path, options.classes)
+    if found.unknown:
+        raise DataError(unknown_classes(path, found))
+    cache = decoded(path, found, options)
+    skipped, total = skipped_files(cache), len(found.files)
+    if len(skipped) > options.max_bad * total:
+        raise DataError(too_many_skipped(path, skipped, total, options.max_bad))
     if skipped:
-        count, total = len(skipped), len(files)
-        logger.warning("%d of %d files in %s are skipped:%s", count, total, path, _listed(skipped))
+        logger.warning(
+            "%d of %d files in %s are skipped; %s says which and why",
+            *(len(skipped), total, path, cache.folder / META),
+        )
+    channels = cache.images.shape[1]
     return Dataset(
         name=f"folder:{path}",
         images=cache.images,
         labels=cache.labels,
-        classes=classes,
+        classes=found.classes,
         train_size=cache.meta["train_size"],
-        mean=tuple(cache.meta["mean"]),
-        std=tuple(cache.meta["std"]),
+        mean=_every(channels, options.mean) or tuple(cache.meta["mean"]),
+        std=_every(channels, options.std) or tuple(cache.meta["std"]),
         flip=options.flip,
         skipped=skipped,
     )
 
 
-def _scan(path: Path) -> dict[tuple[str, str], list[str]]:
-    """Return the names, relative to `path`, of the files of each (part, class) that has any."""
-    if not (path / "train").is_dir():
-        raise DataError(
-            f"{path / 'train'} is not a folder; expected pictures as "
-            f"{path}/train/<class>/<file> and {path}/test/<class>/<file>"
-        )
-    found = {}
-    for part in PARTS:
-        for folder in _class_folders(path / part):
-            if members := sorted(_members(folder, f"{part}/{folder.name}")):
-                found[part, folder.name] = members
-    if not found:
-        raise DataError(f"no file in any class folder of {path / 'train'} or {path / 'test'}")
-    return found
+def decoded(path: Path, found: Found, options: FolderOptions) -> Cached:
+    """Return the cache of these files, decoding them if need be.
+
+    Raises:
+        DataError: none of them can be used, or there is no place for a cache.
+    """
+    return cached(
+        path,
+        digest([VERSION, options.size, options.channels, found.classes]),
+        digest([fingerprint(path, file.name) for file in found.files]),
+        partial(_build, found.files, path, options),
+    )
 
 
-def _class_folders(part: Path) -> list[Path]:
-    try:
-        inside = list(part.iterdir()) if part.is_dir() else []
-        return [folder for folder in inside if folder.is_dir() and folder.name[0] != "."]
-    except OSError as error:
-        raise _unreadable(error) from error
+def skipped_files(cache: Cached) -> tuple[tuple[str, str], ...]:
+    """Return (file, reason) of every file that could not be used."""
+    return tuple((name, reason) for name, reason in cache.meta["skipped"])
 
 
-def _unreadable(error: OSError) -> DataError:
-    return DataError(f"cannot list a folder of pictures: {error}; make it readable")
+def unknown_classes(path: Path, found: Found) -> str:
+    """Say which class folders the federation does not know; the names begin on the second line."""
+    listed = "".join(f"\n  {name}" for name in found.unknown)
+    return (
+        f"{len(found.unknown)} folders are no class of the federation: rename or move them; the "
+        f"classes are: {', '.join(found.classes)}\nin {path}:{listed}"
+    )
 
 
-def _members(folder: Path, prefix: str) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
-        raise _unreadable(error) from error
-
-    for where, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inside = prefix + where.removeprefix(str(folder))
-        for name in names:
-            if not name.startswith(".") or Path(name).suffix.lower() in SUFFIXES:
-                yield f"{inside}/{name}"
-
-
-def _check_classes(path: Path, names: set[str], classes: Sequence[str]) -> None:
-    unknown = sorted(names - set(classes), key=_natural)
-    if unknown:
-        listed = ", ".join(f'"{name}"{did_you_mean(name, classes)}' for name in unknown)
-        raise DataError(
-            f"{path} has folders that are no class of the federation: {listed}; rename or move "
-            f"them; the classes are: {', '.join(classes)}"
-        )
-
-
-def _check_skipped(
+def too_many_skipped(
     path: Path, skipped: Sequence[tuple[str, str]], total: int, max_bad: float
-) -> None:
-    if len(skipped) == total:
-        raise DataError(
-            f"{total} of {total} files in {path} cannot be used, which leaves none: repair or "
-            f"replace them{_listed(skipped)}"
-        )
-    if len(skipped) > max_bad * total:
-        raise DataError(
-            f"{len(skipped)} of {total} files in {path} cannot be used, at most {max_bad:.1%} of "
-            f"them may be bad: repair or remove them, or raise max_bad{_listed(skipped)}"
-        )
+) -> str:
+    """Say that too many files cannot be used; the names begin on the second line."""
+    return (
+        f"{len(skipped)} of {total} files cannot be used, at most {max_bad:.1%} of them may be "
+        f"bad: repair or remove them, or raise data.max-bad\nin {path}:{_listed(skipped)}"
+    )
 
 
 def _listed(skipped: Sequence[tuple[str, str]]) -> str:
-    return "".join(f"\n  {name}: {reason}" for name, reason in skipped)
+    lines = [f"\n  {name}: {reason}" for name, reason in skipped[:LISTED]]
+    more = len(skipped) - len(lines)
+    return "".join(lines) + (f"\n  and {more} more" if more else "")
 
 
-def _fingerprint(root: Path, name: str) -> list[str | int]:
-    try:
-        status = (root / name).stat()
-    except OSError:
-        return [name]
-    return [name, status.st_size, status.st_mtime_ns, status.st_mode]
+def _nameable(name: str) -> bool:
+    reserved = name.strip().casefold() in PARTS
+    return bool(name) and not reserved and name[0] != "." and "/" not in name and name.isprintable()
 
 
-def _natural(name: str) -> tuple[list[str | int], str]:
-    parts = re.split(r"(\d+)", name)  # text and digits take turns, text first
-    return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
+def _every(channels: int, value: float | None) -> tuple[float, ...] | None:
+    return None if value is None else (value,) * channels
 
 
-def _build(files: Sequence[_File], root: Path, options: FolderOptions, home: Path) -> None:
+def _build(files: Sequence[File], root: Path, options: FolderOptions, home: Path) -> None:
     """Decode all files into the cache folder `home`."""
     with quiet(), ThreadPoolExecutor(THREADS) as pool:
         skipped: list[tuple[str, str]] = []
 
         def usable(
-            read: Callable[[Path], T], chosen: Sequence[_File], width: int
-        ) -> Iterator[tuple[_File, T]]:
+            read: Callable[[Path], T], chosen: Sequence[File], width: int
+        ) -> Iterator[tuple[File, T]]:
             step = max(1, BATCH_BYTES // width)
             for start in range(0, len(chosen), step):
                 batch = chosen[start : start + step]
@@ -221,7 +195,7 @@ def _build(files: Sequence[_File], root: Path, options: FolderOptions, home: Pat
                     batch, pool.map(partial(_try, read, root), batch), strict=True
                 ):
                     if isinstance(result, str):
-                        skipped.append((file.name, result))
+                        skipped.append((shown(file.name), result))
                     else:
                         yield file, result
 
@@ -230,7 +204,7 @@ def _build(files: Sequence[_File], root: Path, options: FolderOptions, home: Pat
         grey = options.channels == 1
         if options.channels is None:
             grey = all(header.grey for _, header in headers)
-        kept: list[_File] = []
+        kept: list[File] = []
 
         shape = (1 if grey else 3, *target)
 
@@ -241,16 +215,29 @@ def _build(files: Sequence[_File], root: Path, options: FolderOptions, home: Pat
                 yield pixels
 
         write_rows(home / "images.npy", shape, len(headers), rows())
-    _check_skipped(root, sorted(skipped), len(files), max_bad=1.0)
+    skipped.sort()
+    if not kept:
+        raise DataError(
+            f"{len(files)} of {len(files)} files cannot be used, which leaves none: repair or "
+            f"replace them\nin {root}:{_listed(skipped)}"
+        )
     np.save(home / "labels.npy", np.array([file.label for file in kept], dtype=np.int64))
     train_size = sum(file.part == "train" for file in kept)
     images = np.load(home / "images.npy", mmap_mode="r")
     mean, std = pixel_statistics(images[:train_size] if train_size else images)
-    meta = {"train_size": train_size, "mean": mean, "std": std, "skipped": sorted(skipped)}
-    (home / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    sizes = sorted({header.size for _, header in headers}, key=prod)
+    meta = {
+        "train_size": train_size,
+        "mean": mean,
+        "std": std,
+        "sizes": [sizes[0], sizes[-1]],
+        "grey": sum(header.grey for _, header in headers),
+        "skipped": skipped,
+    }
+    (home / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
-def _try(read: Callable[[Path], T], root: Path, file: _File) -> T | str:
+def _try(read: Callable[[Path], T], root: Path, file: File) -> T | str:
     try:
         return read(root / file.name)
     except UnusablePictureError as reason:

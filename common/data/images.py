@@ -7,13 +7,19 @@ How modes become 8 bits:
   data in a 16-bit file), else by 65535, else by 2^31 - 1. A rule of one picture, so that
   every client reads the same file alike. Negative values have no agreed scale and are refused.
 - Floats: 0..1 or 0..255 by their range; anything else is refused.
+
+A picture is turned as its camera says it was held (EXIF), as viewers show it. Of an animation the
+first picture counts.
 """
 
+import os
+import stat
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from io import BufferedReader, FileIO, UnsupportedOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_PIXELS = 64 * 1024 * 1024  # a larger picture is refused by its header, unread
+MAX_BYTES = 256 * 1024 * 1024  # likewise a larger file
 LARGE = 4 * 1024 * 1024  # larger ones are decoded one at a time, to bound the memory
 GREY_MODES = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
 INTEGER_PEAKS = (4095, 65535, 2**31 - 1)
@@ -74,7 +81,9 @@ def read_pixels(path: Path, size: Size, *, grey: bool) -> NDArray[np.uint8]:
     from PIL import ImageOps
 
     with _opened(path) as image:
+        image.draft(None, (2 * size[1], 2 * size[0]))  # a large JPEG at less detail, much faster
         with _one_large if image.width * image.height > LARGE else nullcontext():
+            ImageOps.exif_transpose(image, in_place=True)
             plain = eight_bit(image)
             if (plain.height, plain.width) != size:
                 plain = ImageOps.fit(plain, (size[1], size[0]))
@@ -119,9 +128,7 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        if path.stat().st_size == 0:
-            raise UnusablePictureError("the file is empty")
-        with Image.open(path) as image:
+        with _stream(path) as stream, Image.open(stream) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise UnusablePictureError(
                     f"{image.width} x {image.height} pixels, more than {MAX_PIXELS} are refused"
@@ -135,4 +142,34 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
         raise UnusablePictureError(f"more than {MAX_PIXELS} pixels are refused") from None
     except Exception as error:  # on damaged files Pillow's readers raise nearly anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnusablePictureError(reason or type(error).__name__) from error
+        raise UnusablePictureError(" ".join(reason.split()) or type(error).__name__) from error
+
+
+class _Unmapped(FileIO):
+    """A file that Pillow and libtiff must read, since they get no descriptor to map into memory.
+
+    A mapped file that somebody cuts short ends the process.
+    """
+
+    def fileno(self) -> int:
+        """Lend no descriptor."""
+        raise UnsupportedOperation("fileno")
+
+
+@contextmanager
+def _stream(path: Path) -> Iterator[BufferedReader]:
+    with _Unmapped(path, opener=_at_once) as file:
+        status = os.fstat(FileIO.fileno(file))
+        if not stat.S_ISREG(status.st_mode):
+            raise UnusablePictureError("not a plain file")
+        if status.st_size == 0:
+            raise UnusablePictureError("the file is empty")
+        if status.st_size > MAX_BYTES:
+            raise UnusablePictureError(
+                f"{status.st_size / 1e6:.0f} MB, more than {MAX_BYTES / 1e6:.0f} are refused"
+            )
+        yield BufferedReader(file)
+
+
+def _at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)  # a pipe without a writer is not waited for

@@ -1,6 +1,6 @@
 """Each client's own train, test and calibration part, so that its test follows its training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,32 @@ def split_client(
     shuffled = stream(seed, "split", client).permutation(indices).astype(np.int64, copy=False)
     parts = np.split(shuffled, [test, test + calibration])
     return Split(test=np.sort(parts[0]), calibration=np.sort(parts[1]), train=np.sort(parts[2]))
+
+
+def split_own(
+    dataset: Dataset,
+    *,
+    seed: int,
+    client: str,
+    test_fraction: float,
+    calibration_fraction: float = 0.0,
+    min_test: int = MIN_TEST,
+) -> Split:
+    """Cut the whole of one client's own data; a test part that it has already is its test.
+
+    The sizes of the parts do not depend on `client`. See `split_client` for the arguments and
+    errors.
+    """
+    train, test = np.split(np.arange(len(dataset), dtype=np.int64), [dataset.train_size])
+    split = split_client(
+        train,
+        seed=seed,
+        client=client,
+        test_fraction=0.0 if len(test) else test_fraction,
+        calibration_fraction=calibration_fraction,
+        min_test=min_test,
+    )
+    return replace(split, test=test) if len(test) else split
 
 
 def federate(

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from common.config import RunConfig
+from deploy.link import Link
 
 logger = logging.getLogger("flwr")
 LOG = "engine.log"  # in the run's folder: what Flower and Ray say
@@ -22,10 +23,12 @@ class Resources:
     Attributes:
         workers: clients that run at the same time.
         client_gpus: share of a GPU that each of them gets.
+        link: the SuperLink whose nodes train; the other engines need none.
     """
 
     workers: int
     client_gpus: float = 0.0
+    link: Link | None = None
 
 
 class Job(Protocol):

@@ -77,7 +77,8 @@ class SimulationJob:
     def __init__(self, config: RunConfig, resources: Resources) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="fk-", dir=short_temp()))
         order = self.home / "order.json"
-        said = {"config": config.to_flat(), "resources": vars(resources)}
+        given = {"workers": resources.workers, "client_gpus": resources.client_gpus}
+        said = {"config": config.to_flat(), "resources": given}
         order.write_text(json.dumps(said), encoding="utf-8")
         self.log = Path(config.out) / config.name / LOG
         self.mark = f"{os.getpid()}-{self.home.name}"

@@ -65,7 +65,7 @@ def trained(context: Context, **order: Any) -> TrainReply:
 def test_a_client_says_who_it_is_and_what_it_holds() -> None:
     reply = app(Message(RecordDict({CONFIG: ConfigRecord()}), 1003, "query"), context_of())
     card = Card.read(reply.content)
-    assert (card.client, card.shape, card.classes) == ("2", SHAPE, 10)
+    assert (card.partition, card.shape, card.classes) == ("2", SHAPE, 10)
     assert card.device == "trains on the CPU, as asked"
     assert card.train_examples + card.test_examples in (449, 450)
 

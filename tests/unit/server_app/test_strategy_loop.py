@@ -1,5 +1,6 @@
 """Evaluation, orders and the loop: what is asked, when, and what is made of the answers."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from common.wire import (
     WEIGHTS,
     NamedCodec,
 )
+from server_app.live import Live
 from server_app.options import Options
 from server_app.records import RoundRecord
 from server_app.state import ServerState
@@ -220,9 +222,14 @@ def test_at_least_as_many_clients_are_asked_as_flowers_minimum_says() -> None:
 class Grid(Federation):
     """A federation that runs the strategy's own loop."""
 
-    def send_and_receive(
-        self, messages: list[Message], *, timeout: float | None = None
-    ) -> list[Message]:
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        self.sent = {f"message-{n}": message for n, message in enumerate(messages)}
+        for name, message in self.sent.items():
+            message.metadata.__dict__["_message_id"] = name
+        return list(self.sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        messages = [self.sent.pop(name) for name in message_ids if name in self.sent]
         evaluates = [m for m in messages if m.metadata.message_type == "evaluate"]
         trains = [m for m in messages if m.metadata.message_type == "train"]
         scores = RecordDict({METRICS: MetricRecord({EXAMPLES: 10, CORRECT: 5})})
@@ -238,12 +245,16 @@ class Watcher:
     def __init__(self) -> None:
         self.states: list[ServerState[Any]] = []
         self.records: list[RoundRecord] = []
+        self.scenes: list[Live] = []
 
     def keep(self, state: ServerState[Any]) -> None:
         self.states.append(state)
 
     def note(self, record: RoundRecord) -> None:
         self.records.append(record)
+
+    def show(self, live: Live) -> None:
+        self.scenes.append(live)
 
 
 @METHOD

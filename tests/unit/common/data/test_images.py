@@ -1,5 +1,7 @@
 """FLB-22: no picture is silently white, black or clipped, whatever its mode."""
 
+import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from PIL import Image
 
 from common.data import images
+from common.data.batches import normalise
+from common.data.folders import FolderOptions, load_folder
 from common.data.images import UnusablePictureError, read_header, read_pixels
 
 SIDE = 64
@@ -134,3 +139,106 @@ def test_large_pictures_are_decoded_one_at_a_time(
         list(pool.map(read, [path] * 4))
     assert max(seen) <= most
     assert most == 1 or max(seen) > 1
+
+
+@pytest.mark.parametrize(
+    ("tag", "corner"), [(1, (0, 0)), (3, (-1, -1)), (6, (0, -1)), (8, (-1, 0))]
+)
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_a_picture_is_turned_as_its_camera_was_held(
+    tmp_path: Path, suffix: str, tag: int, corner: tuple[int, int]
+) -> None:
+    """What is stored at the top left is seen elsewhere: 3 upside down, 6 right, 8 bottom left."""
+    stored = np.zeros((SIDE, SIDE), dtype=np.uint8)
+    stored[:16, :16] = 255
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    Image.fromarray(stored).save(tmp_path / f"a.{suffix}", exif=exif)
+    assert read(tmp_path / f"a.{suffix}", grey=True)[0][corner] > 0.9
+
+
+def test_a_large_jpeg_at_less_detail_looks_the_same(tmp_path: Path) -> None:
+    waves = np.sin(np.linspace(0, 20, 2000)) * 100 + 128
+    image = Image.fromarray(np.tile(waves, (1500, 1)).astype(np.uint8)).convert("RGB")
+    jpeg = read_pixels(saved(tmp_path, image, "a.jpg"), (60, 80), grey=False)
+    exact = read_pixels(saved(tmp_path, image, "a.png"), (60, 80), grey=False)
+    assert_allclose(jpeg.astype(int), exact, atol=3)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
+def test_flb_23_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.jpg"
+    with socket.socket(socket.AF_UNIX) as server:
+        make = {
+            "pipe": lambda: os.mkfifo(path),
+            "socket": lambda: server.bind(str(path)),
+            "device": lambda: path.symlink_to("/dev/zero"),
+            "folder": path.mkdir,
+        }
+        make[kind]()
+        begin = time.monotonic()
+        for read_it in (read_header, read):
+            with pytest.raises(UnusablePictureError):
+                read_it(path)
+        assert time.monotonic() - begin < 5
+
+
+def test_flb_23_a_file_of_many_bytes_is_refused_unread(tmp_path: Path) -> None:
+    path = saved(tmp_path, Image.fromarray(eight_bit()), "a.tif")
+    os.truncate(path, 1 << 40)  # a hole, which takes no room
+    with pytest.raises(UnusablePictureError, match="1099512 MB, more than 268 are refused"):
+        read(path)
+
+
+@pytest.mark.parametrize("suffix", ["bmp", "tif"])
+def test_flb_23_a_file_that_changes_meanwhile_is_a_picture_or_a_reason(
+    tmp_path: Path, suffix: str
+) -> None:
+    """In kinds that Pillow or libtiff would map into memory, where a cut file ends the process."""
+    path, whole = tmp_path / f"a.{suffix}", tmp_path / f"whole.{suffix}"
+    noise = np.random.default_rng(0).integers(0, 256, (1024, 1024)).astype(np.uint8)
+    options = {"compression": "tiff_lzw"} if suffix == "tif" else {}
+    Image.fromarray(noise).save(whole, **options)
+    content, over = whole.read_bytes(), threading.Event()
+
+    def meddle() -> None:
+        while not over.is_set():
+            path.write_bytes(content)
+            time.sleep(0.001)
+            os.truncate(path, 5000)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=meddle)
+    thread.start()
+    seen = set()
+    try:
+        for _ in range(100):
+            try:
+                seen.add(read_pixels(path, (SIDE, SIDE), grey=True).shape)
+            except UnusablePictureError:
+                seen.add("refused")
+    finally:
+        over.set()
+        thread.join()
+    assert seen <= {(1, SIDE, SIDE), "refused"}
+
+
+def test_flb_22_the_three_ramps_have_mean_one_half_as_the_model_sees_them(tmp_path: Path) -> None:
+    """12 bits in a 16-bit file, all 16 bits, and floats: float32, three channels, finite."""
+    ramps = {
+        "12.png": np.rint(RAMP * 4095).astype(np.uint16),
+        "16.png": np.rint(RAMP * 65535).astype(np.uint16),
+        "float.tif": RAMP.astype(np.float32),
+    }
+    for name, values in ramps.items():
+        place = tmp_path / "train" / "ramp"
+        place.mkdir(parents=True, exist_ok=True)
+        saved(place, Image.fromarray(values), name)
+    data = load_folder(tmp_path, FolderOptions(channels=3))
+    assert (len(data), data.skipped) == (3, ())
+    seen = normalise(torch.from_numpy(np.array(data.images)), (0.0,) * 3, (1.0,) * 3)
+    assert seen.dtype == torch.float32
+    assert seen.shape == (3, 3, SIDE, SIDE)
+    assert_allclose(seen.mean(dim=(1, 2, 3)), 0.5, atol=0.02)
+    assert_allclose(seen.amin(dim=(1, 2, 3)), 0, atol=0.01)
+    assert_allclose(seen.amax(dim=(1, 2, 3)), 1, atol=0.01)

@@ -1,0 +1,116 @@
+"""The run on real nodes: handed to a SuperLink, and followed by what it writes.
+
+The ServerApp runs beside the SuperLink, in the process that `fedkeel server` (or the container
+`server`) keeps for it, and writes to the run's folder; so this engine is for that machine.
+"""
+
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import tomli_w
+
+from common.config import RunConfig
+from common.errors import ConfigError, DeployError
+from deploy.bundle import app_folder
+from deploy.engines.base import Resources
+from deploy.link import Link
+from deploy.roll import clients
+from server_app.folder import CHECKPOINTS, nested
+from server_app.live import read_live
+from server_app.records import read_outcome
+
+FRESH_SECONDS = 8.0  # a ServerApp that wrote so recently lives
+ASK_SECONDS = 4.0  # between two questions to the SuperLink
+RESTARTS = 3  # of a ServerApp that was killed
+PATIENCE_SECONDS = 30.0  # with a ServerApp that is told to stop
+
+
+class SuperLinkJob:
+    """A run on a SuperLink's nodes; a ServerApp that is killed goes on from its checkpoint.
+
+    Raises:
+        ConfigError: fewer clients are enrolled than the run needs.
+        DeployError: the SuperLink cannot be reached or refuses the app.
+    """
+
+    def __init__(self, config: RunConfig, resources: Resources) -> None:
+        assert resources.link is not None, "the engine superlink is given one"
+        self.link: Link = resources.link
+        names = [one.name for one in clients(self.link)]
+        if len(names) < config.quorum:
+            raise ConfigError(
+                f"a round needs {config.quorum} clients (clients={config.clients}, "
+                f"server.quorum={config.server.quorum}), but {len(names)} are enrolled at "
+                f"{self.link.address}: {', '.join(names) or 'none'}; enrol the others, or set "
+                "clients or server.quorum"
+            )
+        self.config = config if config.names else replace(config, names=",".join(names))
+        self.folder = Path(config.out) / config.name
+        self.restarts = 0
+        self._why = ""
+        self._asked = 0.0
+        self._submit(self.config)
+
+    def is_alive(self) -> bool:
+        """Whether the run goes on; starts it again if its ServerApp was killed."""
+        if read_outcome(self.folder) is not None:
+            return False
+        live = read_live(self.folder)
+        if live is not None and live.updated > max(self._begun, time.time() - FRESH_SECONDS):
+            return True
+        if time.monotonic() - self._asked < ASK_SECONDS:
+            return True
+        self._asked = time.monotonic()
+        try:
+            status, why = self._status()
+        except DeployError as error:  # it is down; the run goes on when it is up again
+            self._why = str(error)
+            return True
+        if not status.startswith("finished") or read_outcome(self.folder) is not None:
+            return not status.startswith("finished")
+        self._why = f"{status}: {why}" if why else status
+        if self.restarts == RESTARTS or not (self.folder / CHECKPOINTS).is_dir():
+            return False
+        self.restarts += 1
+        self._submit(replace(self.config, resume=True))
+        return True
+
+    def stop(self) -> None:
+        """Tell the SuperLink to stop the run, and wait until its ServerApp has noticed."""
+        try:
+            self.link.flwr("stop", str(self.run_id))
+        except DeployError as error:
+            self._why = str(error)
+            return
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while read_outcome(self.folder) is None and time.monotonic() < deadline:
+            live = read_live(self.folder)
+            if live is None or live.updated < time.time() - FRESH_SECONDS:
+                return
+            time.sleep(0.2)
+
+    def why_it_ended(self) -> str:
+        """Return what the SuperLink says about it."""
+        return (
+            f"run {self.run_id} at {self.link.address} ended without an outcome "
+            f"({self._why or 'no reason is known'}); see: flwr log {self.run_id}"
+        )
+
+    def _submit(self, config: RunConfig) -> None:
+        home = Path(tempfile.mkdtemp(prefix="fedkeel-app-"))
+        try:
+            given = home / "run.toml"
+            given.write_text(tomli_w.dumps(nested(config.to_flat())), encoding="utf-8")
+            said = self.link.flwr("run", str(app_folder(home)), "--run-config", str(given))
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+        self.run_id = int(said["run-id"])
+        self._begun = time.time()
+
+    def _status(self) -> tuple[str, str]:
+        said = self.link.flwr("ls", "--run-id", str(self.run_id))
+        run = said["runs"][0]
+        return str(run["status"]), str(run.get("status-details") or "")

@@ -1,0 +1,149 @@
+"""What a run is doing, from its folder: who is asked, who has answered, who is late and why."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from common.errors import ConfigError
+from server_app.live import Live, read_live
+from server_app.records import (
+    OUTCOME,
+    RECORDS,
+    Outcome,
+    RoundRecord,
+    read_outcome,
+    read_records,
+)
+
+FOLLOW_SECONDS = 1.0
+SILENT_SECONDS = 10.0  # a run that lives gives a sign every two
+OK, FAILED = 0, 1
+
+
+def show(console: Console, out: Path, name: str, *, follow: bool) -> int:
+    """Print where a run stands; with `follow` until it ends. Returns 1 for one that failed.
+
+    Raises:
+        ConfigError: there is no such run.
+        RecordError: its records cannot be read.
+    """
+    folder = find(out, name)
+    told = ""
+    while True:
+        outcome, live = read_outcome(folder), read_live(folder)
+        records = read_records(folder)
+        if not follow or outcome:
+            _print(console, folder, live, records, outcome)
+            return FAILED if outcome and outcome.status == "failed" else OK
+        line = headline(live, outcome, time.time())
+        if line != told:
+            console.print(f"{time.strftime('%H:%M:%S')} {line}", markup=False, soft_wrap=True)
+            told = line
+        time.sleep(FOLLOW_SECONDS)
+
+
+def find(out: Path, name: str) -> Path:
+    """Return the folder of the run of this name, or of the one that was touched last.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    marks = (RECORDS, OUTCOME, "live.json", "config.toml")
+    found = {
+        folder: max((folder / m).stat().st_mtime for m in marks if (folder / m).exists())
+        for folder in (out.iterdir() if out.is_dir() else ())
+        if any((folder / mark).exists() for mark in marks)
+    }
+    if name and (out / name) in found:
+        return out / name
+    if name or not found:
+        known = ", ".join(sorted(folder.name for folder in found)) or "none"
+        wanted = f'no run "{name}"' if name else "no run"
+        raise ConfigError(f"there is {wanted} in {out.absolute()}; there are: {known}")
+    return max(found, key=lambda folder: found[folder])
+
+
+def headline(live: Live | None, outcome: Outcome | None, now: float) -> str:
+    """Say in one line what a run is doing."""
+    if outcome:
+        return f"{outcome.status} after {outcome.rounds} rounds: {outcome.message}"
+    if live is None:
+        return "not begun: its ServerApp has not given a sign yet"
+    where = f"round {live.round} of {live.rounds}: " if live.round else ""
+    text = f"{where}{live.phase}"
+    if live.asked:
+        text += f", {len(live.answered)} of {len(live.asked)} replies"
+    if live.awaited:
+        text += f", waiting for {_names(live.awaited)}"
+    elif not live.asked and live.deadline:
+        text += f", {len(live.ready)} ready ({_names(live.ready) or 'nobody'})"
+    if live.deadline and live.deadline > now:
+        text += f", {live.deadline - now:.0f} s left"
+    if now - live.updated > SILENT_SECONDS:
+        text += (
+            f"; NO SIGN OF LIFE for {now - live.updated:.0f} s: was its ServerApp killed? "
+            "Go on with: fedkeel run --resume --name NAME ..."
+        )
+    return text
+
+
+def _names(clients: Iterable[str], most: int = 10) -> str:
+    names = list(clients)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _print(
+    console: Console,
+    folder: Path,
+    live: Live | None,
+    records: list[RoundRecord],
+    outcome: Outcome | None,
+) -> None:
+    console.print(f"{folder.name}: {headline(live, outcome, time.time())}", markup=False)
+    last = records[-1] if records else None
+    names = sorted({*(live.ready if live else ()), *(last.cohort if last else ())},
+                   key=lambda name: (len(name), name))  # fmt: skip
+    refused = live.refused if live else {}
+    table = Table(box=None, pad_edge=False)
+    for title, justify in (
+        ("client", "left"), ("now", "left"), ("last reply", "right"), ("s", "right"),
+        ("MB down", "right"), ("MB up", "right"), ("dropped", "right"), ("last reason", "left"),
+    ):  # fmt: skip
+        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for name in [*names, *refused]:
+        replied = [record for record in records if name in record.replied]
+        dropped = [record for record in records if name in record.dropped]
+        newest = replied[-1] if replied else None
+        reason = refused.get(name) or (dropped[-1].dropped[name] if dropped else "")
+        table.add_row(
+            name,
+            _now(name, live, outcome),
+            f"round {newest.round}" if newest else "",
+            f"{newest.arrived[name]:.1f}" if newest and name in newest.arrived else "",
+            f"{newest.bytes_down[name] / 1e6:.2f}" if newest and name in newest.bytes_down else "",
+            f"{newest.bytes_up[name] / 1e6:.2f}" if newest and name in newest.bytes_up else "",
+            str(len(dropped)) if dropped else "",
+            reason,
+        )
+    console.print(table, markup=False)
+    voids = [record for record in records if record.void]
+    if voids:
+        console.print(f"{len(voids)} void rounds, the last: {voids[-1].void}", markup=False)
+
+
+def _now(name: str, live: Live | None, outcome: Outcome | None) -> str:
+    if live is None or outcome:
+        return ""
+    if name in live.refused:
+        return "refused"
+    if name in live.answered:
+        return f"answered in {live.answered[name]:.1f} s"
+    if name in live.missing:
+        return live.missing[name]
+    if name in live.asked:
+        return "asked again" if name in live.again else "at work"
+    return "ready" if name in live.ready else "offline"
