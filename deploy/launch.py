@@ -13,10 +13,9 @@ from rich.console import Console
 from common.config import RunConfig
 from common.errors import ConfigError
 from deploy.engines import Engine, Job, Resources
-from deploy.engines.base import LOG
 from deploy.environment import usable_cores
 from deploy.progress import follow
-from server_app.folder import RunFolder
+from server_app.folder import LOG, RunFolder
 from server_app.records import (
     Outcome,
     RecordError,

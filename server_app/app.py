@@ -27,7 +27,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation from the run config."""
-    run(grid, parse(context.run_config))
+    config = parse(context.run_config)
+    folder = RunFolder.open(config)
+    with folder.serving(), folder.logging():
+        _serve(grid, config, folder)
 
 
 def run(grid: Grid, config: RunConfig) -> ServerState[object]:

@@ -1,6 +1,7 @@
 """RunFolder: what a run leaves on disk, written as it happens."""
 
 import fcntl
+import logging
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from server_app.state import ServerState
 CONFIG_FILE = "config.toml"
 CHECKPOINTS = "checkpoints"
 SERVING = "serving.lock"
+LOG = "engine.log"  # what the ServerApp and its engine say
 WEIGHTS = "weights.npz"
 WHERE = ("name", "out", "resume")  # where a run is, not what it is
 
@@ -179,6 +181,20 @@ class RunFolder:
         self.live.show(live)
 
     @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Write what Flower's logger says into the folder as well, one line an event."""
+        logger = logging.getLogger("flwr")
+        handler = logging.FileHandler(self.path / LOG, encoding="utf-8")
+        handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            handler.close()
+
+    @contextmanager
     def serving(self) -> Iterator[None]:
         """Keep every other process from serving this run; the lock dies with its holder.
 
@@ -219,6 +235,18 @@ class RunFolder:
             said = str(error) if isinstance(error, FedError) else f"{type(error).__name__}: {error}"
             outcome = Outcome("failed", said, rounds, seconds)
         write_outcome(self.path, outcome)
+
+
+def is_served(path: Path) -> bool:
+    """Whether a ServerApp that lives is at work on the run in this folder."""
+    try:
+        with (path / SERVING).open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from common.config import RunConfig
 from deploy.link import Link
 
 logger = logging.getLogger("flwr")
-LOG = "engine.log"  # in the run's folder: what Flower and Ray say
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from common.config import RunConfig
-from deploy.engines.base import LOG, Resources, answer
+from deploy.engines.base import Resources, answer
 from server_app.app import run
+from server_app.folder import LOG
 
 GRACE_SECONDS = 5.0
 FIRST_NODE = 1001  # node ids are not partition ids; here as elsewhere

@@ -29,8 +29,9 @@ from rich.text import Text
 
 from common.config import RunConfig, parse
 from common.data.sources import data_root
-from deploy.engines.base import LOG, Resources, answer
+from deploy.engines.base import Resources, answer
 from deploy.environment import QUIET
+from server_app.folder import LOG
 
 MARK = "FEDKEEL_JOB"  # in the environment of everything that a job starts
 GRACE_SECONDS = 5.0

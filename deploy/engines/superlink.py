@@ -18,12 +18,13 @@ from deploy.bundle import app_folder
 from deploy.engines.base import Resources
 from deploy.link import Link
 from deploy.roll import clients
-from server_app.folder import CHECKPOINTS, nested
+from server_app.folder import is_served, nested
 from server_app.live import read_live
 from server_app.records import read_outcome
 
 FRESH_SECONDS = 8.0  # a ServerApp that wrote so recently lives
 ASK_SECONDS = 4.0  # between two questions to the SuperLink
+FINISHED = "finished"  # how Flower's words for it begin
 RESTARTS = 3  # of a ServerApp that was killed
 PATIENCE_SECONDS = 30.0  # with a ServerApp that is told to stop
 
@@ -59,24 +60,35 @@ class SuperLinkJob:
         if read_outcome(self.folder) is not None:
             return False
         live = read_live(self.folder)
-        if live is not None and live.updated > max(self._begun, time.time() - FRESH_SECONDS):
+        begun = live is not None and live.updated > self._begun
+        if begun and live is not None and live.updated > time.time() - FRESH_SECONDS:
             return True
         if time.monotonic() - self._asked < ASK_SECONDS:
             return True
         self._asked = time.monotonic()
         try:
             status, why = self._status()
+            if read_outcome(self.folder) is not None:
+                return False
+            killed = begun and not is_served(self.folder)
+            if status.startswith(FINISHED) and not killed:
+                self._why = f"{status}: {why}" if why else status
+                return False
+            if killed and self.restarts == RESTARTS:
+                self._why = f"its ServerApp was killed {RESTARTS + 1} times"
+                return False
+            if killed:
+                self._go_on(status)
         except DeployError as error:  # it is down; the run goes on when it is up again
             self._why = str(error)
-            return True
-        if not status.startswith("finished") or read_outcome(self.folder) is not None:
-            return not status.startswith("finished")
-        self._why = f"{status}: {why}" if why else status
-        if self.restarts == RESTARTS or not (self.folder / CHECKPOINTS).is_dir():
-            return False
-        self.restarts += 1
-        self._submit(replace(self.config, resume=True))
         return True
+
+    def _go_on(self, status: str) -> None:
+        """Hand the run in again; Flower itself takes a minute to miss a ServerApp."""
+        self.restarts += 1
+        if not status.startswith(FINISHED):
+            self.link.flwr("stop", str(self.run_id))
+        self._submit(replace(self.config, resume=True))
 
     def stop(self) -> None:
         """Tell the SuperLink to stop the run, and wait until its ServerApp has noticed."""

@@ -12,9 +12,8 @@ from rich.console import Console
 
 from common.config import parse
 from deploy.engines import ENGINES, Resources
-from deploy.engines.base import LOG
 from deploy.launch import carry_out
-from server_app.folder import WEIGHTS
+from server_app.folder import LOG, WEIGHTS
 from server_app.records import Outcome, RoundRecord, read_records
 from tests.folders import write_pictures
 

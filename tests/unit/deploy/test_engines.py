@@ -56,8 +56,8 @@ def orders(*nodes: int) -> list[Message]:
     return [Message(RecordDict(), node, MessageType.TRAIN) for node in nodes]
 
 
-def test_there_are_two_engines_with_simulation_first() -> None:
-    assert list(ENGINES) == ["simulation", "inline"]
+def test_there_are_three_engines_with_simulation_first() -> None:
+    assert list(ENGINES) == ["simulation", "inline", "superlink"]
 
 
 class TestInlineGrid:
