@@ -43,7 +43,7 @@ pki = typer.Typer(help="Keys and certificates of the server.", no_args_is_help=T
 def add_to(cli: typer.Typer) -> None:
     """Add these commands to the command line."""
     cli.add_typer(pki, name="pki")
-    for command in (server, key, enroll, revoke, clients, status):
+    for command in (server, key, enroll, revoke, clients, join, status):
         cli.command()(command)
 
 
@@ -156,6 +156,46 @@ def clients(
         typer.echo(json.dumps(rows))
     else:
         console.print(roll.table(enrolled))
+
+
+def join(
+    superlink: Annotated[
+        str, typer.Option("--superlink", metavar="HOST:PORT", help="Where clients are let in.")
+    ],
+    ca: Annotated[Path, typer.Option("--ca", help="The ca.crt that the operator gave.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="This client's own folder of pictures.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The federation.toml that the operator gave.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="The client's name; else its key's.")] = "",
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Its private key; made if there is none.")
+    ] = None,
+    partition: Annotated[
+        str,
+        typer.Option("--partition", metavar="K/N", help="Its part of a data set that is dealt."),
+    ] = "",
+    check: Annotated[bool, typer.Option("--check", help="End after the checks.")] = False,
+    health: Annotated[
+        str, typer.Option("--health", metavar="HOST:PORT", help="Offer a gRPC health service.")
+    ] = "",
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Folder for what the node writes.")
+    ] = None,
+) -> None:
+    """Take part in a federation: check everything, then serve until stopped."""
+    from deploy.join import join as take_part
+
+    code = take_part(
+        *(superlink, ca, data, config, name, key, partition),
+        console=console,
+        check_only=check,
+        health=health,
+        home=home,
+    )
+    raise typer.Exit(code)
 
 
 def status(
