@@ -19,6 +19,7 @@ from server_app.roster import Roster
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks for replies
 LOOK_SECONDS = 1.0  # between two looks at who is there
+SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
 LATE = "no reply within the round's deadline"
 
@@ -137,7 +138,8 @@ class Post:
                 break
             if lost or now - looked > LOOK_SECONDS:
                 there, looked = roster(grid), now
-                if back := {c: contents[c] for c in lost if c in there.nodes}:
+                settled = [c for c, one in lost.items() if now - one.since > SETTLE_SECONDS]
+                if back := {c: contents[c] for c in settled if c in there.nodes}:
                     for client in back:
                         del lost[client]
                         tries[client] += 1

@@ -28,6 +28,8 @@ def is_lost(error: Error) -> bool:
 def reason_of(error: Error) -> str:
     """Return the reason of an error reply without its traceback, at most 300 characters."""
     text = error.reason or ""
+    if error.code == ErrorCode.NODE_UNAVAILABLE:
+        return SPOKEN[error.code]
     if any(sign in text for sign in DEAD_WORKER):
         return "its worker process died (killed, or out of memory)"
     quotes = ""
