@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_PIXELS = 64 * 1024 * 1024  # a larger picture is refused by its header, unread
-MAX_BYTES = 256 * 1024 * 1024  # likewise a larger file
+MAX_BYTES = 5 * MAX_PIXELS  # likewise a larger file; 32-bit pixels fit uncompressed
 LARGE = 4 * 1024 * 1024  # larger ones are decoded one at a time, to bound the memory
 GREY_MODES = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
 INTEGER_PEAKS = (4095, 65535, 2**31 - 1)

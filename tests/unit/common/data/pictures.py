@@ -1,6 +1,9 @@
 """Folders of small pictures, good and bad."""
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,3 +43,15 @@ def spoil(folder: Path) -> set[str]:
         (folder / "secret.png").chmod(0)
         bad.add("secret.png")
     return bad | {"negative.tif"}
+
+
+@contextmanager
+def pipe(path: Path, seconds: float = 5.0) -> Iterator[None]:
+    """A pipe that nobody writes to, until a reader has waited for so long."""
+    os.mkfifo(path)
+    timer = threading.Timer(seconds, lambda: os.close(os.open(path, os.O_RDWR)))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
