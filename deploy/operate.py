@@ -202,10 +202,17 @@ def status(
     name: Annotated[str, typer.Argument(help="The run's name; the newest if empty.")] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
+    port: Annotated[
+        int | None, typer.Option("--metrics", help="Serve Prometheus on this port of loopback.")
+    ] = None,
 ) -> None:
     """Say what a run is doing: the round, who is asked, who has answered, who is late."""
-    from deploy.status import show
+    from deploy import metrics
+    from deploy.status import find, show
 
+    if port is not None:
+        metrics.serve(find(out, name), port, until_stopped())
+        return
     raise typer.Exit(show(console, out, name, follow=follow))
 
 
