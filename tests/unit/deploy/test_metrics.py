@@ -37,17 +37,10 @@ def test_a_scrape_tells_round_clients_bytes_and_drops(tmp_path: Path) -> None:
     folder = tmp_path / "first"
     recorder = Recorder(folder / RECORDS)
     for number in (1, 2):
+        bytes_ = {"bytes_down": {"a": 100, "b": 100}, "bytes_up": {"a": 70}}
+        gone = {"b": "it went offline"}
         recorder.append(
-            RoundRecord(
-                number,
-                0.1,
-                ["a", "b"],
-                ["a"],
-                {"b": "it went offline"},
-                arrived={"a": 2.5},
-                bytes_down={"a": 100, "b": 100},
-                bytes_up={"a": 70},
-            )  # fmt: skip
+            RoundRecord(number, 0.1, ["a", "b"], ["a"], gone, arrived={"a": 2.5}, **bytes_)
         )
     LiveFile(folder).show(
         Live("training", 3, 9, time.time(), ready=["a"], refused={"c": "no"}, asked=["a", "b"])

@@ -1,0 +1,1 @@
+"""Benchmarks: what is fast and what is not, as ratios within one run. Never a timed test."""
