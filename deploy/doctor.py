@@ -29,6 +29,8 @@ from deploy.machine import (
 
 FLOWER = "1.42"  # the series whose behaviour the strategy and the engines rely on
 PACKAGES = ("flwr", "torch", "torchvision", "ray", "osqp", "qpsolvers")
+PKI = Path("pki")  # where `fedkeel pki init` puts what it makes
+SOON_DAYS = 30
 DATA_PLACES = ("/usr/share/datasets/fashion-mnist", "data")
 __all__ = [
     "Finding", "cgroup_cores", "cgroup_memory", "examine", "exit_code", "judge_disk", "judge_gpu",
@@ -155,6 +157,26 @@ def judge_solution(point: Sequence[float] | None) -> Finding:
     return Finding("qp solver", "problem", sentence, remedy)
 
 
+def check_server_certificate() -> Iterator[Finding]:
+    """On a federation's server: how long is its certificate good, and for which names?"""
+    from deploy.pki import examine
+
+    if PKI.is_dir():
+        found = examine(PKI)
+        yield judge_server_certificate(found.names, found.days_left)
+
+
+def judge_server_certificate(names: Sequence[str], days_left: float) -> Finding:
+    """Judge the certificate in ./pki by its days left, negative when it has expired."""
+    sentence = f"the server's certificate is for {', '.join(names)}; {days_left:.0f} days left"
+    remedy = f"fedkeel pki renew --dir {PKI}, then restart the server"
+    if days_left < 0:
+        return Finding("certificate", "problem", f"{sentence}: no client gets in", remedy)
+    if days_left < SOON_DAYS:
+        return Finding("certificate", "note", sentence, remedy)
+    return Finding("certificate", "ok", sentence)
+
+
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_python,
     check_packages,
@@ -166,4 +188,5 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_engines,
     check_data,
     check_qp_solver,
+    check_server_certificate,
 )

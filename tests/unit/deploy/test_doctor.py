@@ -256,3 +256,11 @@ def test_importing_what_a_person_sees_loads_neither_flower_nor_torch() -> None:
     call = [sys.executable, "-c", code]
     out = subprocess.run(call, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(-1, "problem"), (3, "note"), (400, "ok")])
+def test_a_server_certificate_that_ends_soon_is_told(days: float, verdict: str) -> None:
+    finding = doctor.judge_server_certificate(["localhost", "10.0.0.5"], days)
+    assert finding.verdict == verdict
+    assert "10.0.0.5" in finding.sentence
+    assert ("pki renew" in finding.remedy) == (verdict != "ok")
