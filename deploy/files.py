@@ -57,10 +57,11 @@ def read_file(path: Path) -> bytes | None:
         except OSError:
             owner = f" (this is uid {os.geteuid()})"
         raise DeployError(f"{path} cannot be read: {error.strerror}{owner}") from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise DeployError(f"{path} is {_kind(mode)}, expected a file")
     with os.fdopen(handle, "rb") as file:
-        mode = os.fstat(handle).st_mode
-        if not stat.S_ISREG(mode):
-            raise DeployError(f"{path} is {_kind(mode)}, expected a file")
         return file.read()
 
 

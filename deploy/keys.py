@@ -81,7 +81,9 @@ def make_key(path: Path) -> PublicKey:
         if text is None:
             write_file(beside, f"{public.line}\n".encode(), PUBLIC)
         elif read_public(text.decode(errors="replace")).body != public.body:
-            raise DeployError(f"{beside} is not the public key of {path}; remove it to have it made")
+            raise DeployError(
+                f"{beside} is not the public key of {path}; remove it to have it made"
+            )
     return public
 
 

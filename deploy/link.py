@@ -20,6 +20,7 @@ from deploy.environment import QUIET
 from deploy.group import bin_folder
 
 CONNECT_SECONDS = 10.0
+LONGEST = 400  # characters of what Flower says
 FRAME = " \u256d\u2500\u256e\u2502\u2570\u256f"  # what Flower's command draws around its errors
 CODE = re.compile(r"\[code: (\d+)\]")
 
@@ -142,8 +143,8 @@ def answer(address: str, code: int, out: str, err: str) -> Any:
     if found and int(found[1]) in REFUSALS:
         raise DeployError(f"the SuperLink at {address} refuses: {REFUSALS[int(found[1])]}")
     lines = [bare for line in text.splitlines() if (bare := line.strip(FRAME))]
-    last = lines[-1] if lines else "nothing was said"
-    raise DeployError(f"the SuperLink at {address} cannot do it (code {code}): {last}")
+    end = " ".join(lines)[-LONGEST:] or "nothing was said"
+    raise DeployError(f"the SuperLink at {address} cannot do it (code {code}): {end}")
 
 
 def check(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> None:
@@ -171,7 +172,9 @@ def check(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> No
             f"{address} is not to be trusted: {verdict.format(ca=trusted, host=host)}"
         ) from error
     except ssl.SSLError as error:
-        raise DeployError(f"what listens at {address} does not speak TLS: {error.reason}") from error
+        raise DeployError(
+            f"what listens at {address} does not speak TLS: {error.reason}"
+        ) from error
     except socket.gaierror as error:
         raise DeployError(f"there is no machine of the name {host}: {error.strerror}") from error
     except TimeoutError as error:

@@ -181,6 +181,8 @@ def _open(home: Path) -> Iterator[tuple[Files, list[str]]]:
     with ExitStack() as stack:
         for name in FOLDERS:  # they may be volumes, of which other processes mount others
             stack.enter_context(alone(home / name))
+            for part in (home / name).glob(".*.part"):  # of a process that was killed
+                part.unlink()
         done = _move_in(files)
         yield files, [f"put {files.crt} in its place, which was interrupted"] if done else []
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from common.errors import DeployError, did_you_mean
@@ -116,7 +117,7 @@ def table(enrolled: Sequence[Enrolled], now: datetime | None = None) -> Table:
         style = STYLES.get(one.status, "")
         seen = "never" if one.last_seen is None else _ago(now, one.last_seen)
         status = f"[{style}]{one.status}[/]" if style else one.status
-        shown.add_row(one.name or f"(no name) {one.node_id}", status, seen, one.fingerprint)
+        shown.add_row(escape(one.name) or f"(no name) {one.node_id}", status, seen, one.fingerprint)
     return shown
 
 
