@@ -11,6 +11,8 @@ GRAVE = re.compile(r"(?:WARNING|ERROR|CRITICAL) ?: *(.+)")
 PASSING = re.compile(  # what Flower warns of though it concerns nobody
     r"EXPERIMENTAL: SuperExec auth|Connection attempt failed, retrying"
 )
+FULL = re.compile(r"[\w.]+: .*No space left on device")  # how an exception ends its traceback
+FULL_SAID = "the disk is full: make room (df -h), then stop this client and start it again"
 LONGEST = 300  # characters of an event; the log file has all of it
 
 
@@ -56,6 +58,8 @@ def hear(heard: Heard, line: str, now: float) -> Told:
 
 def grave(line: str) -> str:
     """Return the text of a warning or an error of any of the processes, "" for other lines."""
+    if FULL.match(plain(line)):
+        return FULL_SAID
     found = GRAVE.match(plain(line))
     return printable(found[1]) if found and not PASSING.match(found[1]) else ""
 

@@ -80,8 +80,8 @@ def _refused(life: Life, client: str, name: str, _: str) -> str:
     return (
         f"the server does not let {client} in. Either it is not enrolled: then send {name}.pub to "
         f"the operator, who runs: fedkeel enroll {name} --key {name}.pub. Or it was revoked, which "
-        "takes a new key. Or another node with the same key is online, or was killed less than a "
-        "minute ago"
+        "takes a new key. Or another node with the same key is online, or was killed or had a wrong "
+        "clock less than a minute ago"
     )
 
 

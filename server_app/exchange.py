@@ -3,23 +3,29 @@
 Flower's `send_and_receive` looks every three seconds, forgets who did not answer, and waits for
 everybody or the deadline. Here a client whose process died or that went offline is asked again
 (a reply depends on nothing but the message, so that changes no result), the first replies can be
-enough, and a reply that comes too late is noticed when it comes.
+enough, and a reply that comes too late is noticed when it comes. One client whose upload stalls,
+or whose reply cannot be read, holds up nobody.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from httpx import HTTPError  # what Flower's grid raises when the SuperLink itself refuses
 
 from common.types import ClientId, by_client
-from server_app.reasons import is_lost, reason_of
+from server_app.reasons import LONGEST, is_lost, reason_of
 from server_app.roster import Roster
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks for replies
 LOOK_SECONDS = 1.0  # between two looks at who is there
 SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
+LATE_SECONDS = 30.0  # after the deadline, in which a reply is noticed though it is not used
+APART = 8  # looks for replies that go on side by side
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
 LATE = "no reply within the round's deadline"
 
@@ -44,6 +50,7 @@ class Answers:
 @dataclass(frozen=True)
 class _Sent:
     client: ClientId
+    node: int
     round: int
     deadline: float
 
@@ -71,11 +78,35 @@ class Terms:
     patience: float = 60.0
 
 
+class _Look:
+    """One look for the replies to some messages, in a thread of its own.
+
+    Flower waits in it for a reply that is still being uploaded, be that for hours, and trips over
+    one that is malformed.
+    """
+
+    def __init__(self, grid: Grid, messages: list[str]) -> None:
+        self.messages = messages
+        self.replies: list[Message] = []
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._work, args=(grid,), daemon=True)
+        self.thread.start()
+
+    def _work(self, grid: Grid) -> None:
+        try:
+            found = list(grid.pull_messages(self.messages))
+            self.replies = [m for m in found if m.metadata.reply_to_message_id in self.messages]
+        except BaseException as error:
+            self.error = error
+
+
 class Post:
     """Sends orders and collects replies, and remembers which ones are overdue."""
 
     def __init__(self) -> None:
         self._overdue: dict[str, _Sent] = {}
+        self._looks: list[_Look] = []  # that go on
+        self._alone: set[ClientId] = set()  # looked for one by one: one of them sent rubbish
         self.late: dict[ClientId, str] = {}  # what came too late since `take_late`
 
     def take_late(self) -> dict[ClientId, str]:
@@ -108,18 +139,27 @@ class Post:
         begin = looked = time.monotonic()
         deadline = begin + terms.timeout
         answers, tries = Answers(), dict.fromkeys(contents, 0)
-        pending: dict[str, ClientId] = {}
+        pending: dict[str, _Sent] = {}
         lost: dict[ClientId, _Lost] = {}
-        group = str(round)
-        self._send(grid, kind, group, contents, roster(grid), terms.timeout, pending, lost)
+
+        def send(contents: Mapping[ClientId, RecordDict], there: Roster) -> None:
+            sent = self._send(grid, kind, contents, there, round, deadline)
+            pending.update(sent)
+            known = {one.client for one in sent.values()}
+            now = time.monotonic()
+            lost.update({c: _Lost(NOT_PUSHED, now) for c in contents if c not in known})
+
+        send(contents, roster(grid))
         for pause in _pauses():
-            for reply in self._pull(grid, pending):
-                client = pending.pop(reply.metadata.reply_to_message_id)
-                if not (reply.has_error() and is_lost(reply.error)):
+            for name, reply in self._pull(grid, pending, pause):
+                client, now = pending.pop(name).client, time.monotonic()
+                if isinstance(reply, str):
+                    answers.missing[client] = reply
+                elif not _is_lost(reply):
                     answers.replies[client] = reply
-                    answers.seconds[client] = time.monotonic() - begin
+                    answers.seconds[client] = now - begin
                 elif tries[client] < terms.retries:
-                    lost[client] = _Lost(reason_of(reply.error), time.monotonic())
+                    lost[client] = _Lost(reason_of(reply.error), now)
                 else:
                     answers.missing[client] = reason_of(reply.error)
             watch(answers)
@@ -144,55 +184,111 @@ class Post:
                         del lost[client]
                         tries[client] += 1
                         answers.again.append(client)
-                    self._send(grid, kind, group, back, there, deadline - now, pending, lost)
+                    send(back, there)
             time.sleep(max(0.0, min(pause, deadline - now)))
-        answers.missing |= dict.fromkeys(pending.values(), why)
+        answers.missing |= {sent.client: why for sent in pending.values()}
         answers.missing |= {client: one.reason for client, one in lost.items()}
-        self._overdue |= {mid: _Sent(client, round, deadline) for mid, client in pending.items()}
+        self._overdue |= pending
         return answers
 
     def _send(
         self,
         grid: Grid,
         kind: str,
-        group: str,
         contents: Mapping[ClientId, RecordDict],
         roster: Roster,
-        ttl: float,
-        pending: dict[str, ClientId],
-        lost: dict[ClientId, "_Lost"],
-    ) -> None:
-        """Push a message to each client; who has no node counts as lost.
+        round: int,  # noqa: A002
+        deadline: float,
+    ) -> dict[str, _Sent]:
+        """Push a message to each client that has a node; return those that were taken.
 
-        The messages expire with the deadline: a client that was cut off must not work through
-        old orders when it comes back.
+        The messages expire soon after the deadline: a client that was cut off must not work
+        through old orders when it comes back.
         """
-        messages = {
-            client: Message(content, roster.nodes[client], kind, group_id=group, ttl=max(ttl, 1.0))
-            for client, content in contents.items()
-            if client in roster.nodes
+        ttl = max(deadline - time.monotonic(), 0.0) + LATE_SECONDS
+        there = [client for client in contents if client in roster.nodes]
+        messages = [
+            Message(contents[c], roster.nodes[c], kind, group_id=str(round), ttl=ttl) for c in there
+        ]
+        taken = set(grid.push_messages(messages)) if messages else set()
+        return {
+            message.metadata.message_id: _Sent(client, roster.nodes[client], round, deadline)
+            for client, message in zip(there, messages, strict=True)
+            if message.metadata.message_id in taken
         }
-        taken = set(grid.push_messages(list(messages.values()))) if messages else set()
-        for client in contents:
-            name = messages[client].metadata.message_id if client in messages else ""
-            if name in taken:
-                pending[name] = client
-            else:
-                lost[client] = _Lost(NOT_PUSHED, time.monotonic())
 
-    def _pull(self, grid: Grid, pending: Mapping[str, ClientId]) -> list[Message]:
-        """Return new replies to `pending`, in the clients' order; note what is overdue."""
-        found = []
-        for reply in grid.pull_messages([*pending, *self._overdue]):
-            sent = self._overdue.pop(reply.metadata.reply_to_message_id, None)
-            if sent is None:
-                found.append(reply)
-            elif not reply.has_error():
+    def _pull(
+        self, grid: Grid, pending: Mapping[str, _Sent], patience: float
+    ) -> list[tuple[str, Message | str]]:
+        """Return new replies to `pending` in the clients' order, or why one is none.
+
+        What is overdue and comes is noted. Looks that take longer than `patience` go on.
+        """
+        waited = {**pending, **self._overdue}
+        busy = {name for look in self._looks for name in look.messages}
+        for group in self._groups([n for n in pending if n not in busy], pending):
+            self._looks.append(_Look(grid, group))
+        if rest := [name for name in self._overdue if name not in busy]:
+            self._looks.append(_Look(grid, rest))
+        until = time.monotonic() + patience
+        for look in self._looks:
+            look.thread.join(max(0.0, until - time.monotonic()))
+        over = [look for look in self._looks if not look.thread.is_alive()]
+        self._looks = [look for look in self._looks if look not in over]
+        found: list[tuple[str, Message | str]] = []
+        for look in over:
+            found += self._judge(look, waited)
+        for name, reply in found:
+            if (sent := self._overdue.pop(name, None)) and _is_content(reply):
                 after = time.monotonic() - sent.deadline
                 when = f"{after:.1f} s after the deadline" if after > 0 else "when it was over"
                 self.late[sent.client] = f"its reply to round {sent.round} came {when}"
-        known = [reply for reply in found if reply.metadata.reply_to_message_id in pending]
-        return sorted(known, key=lambda r: by_client(pending[r.metadata.reply_to_message_id]))
+        known = [(name, reply) for name, reply in found if name in pending]
+        return sorted(known, key=lambda pair: by_client(pending[pair[0]].client))
+
+    def _groups(self, names: Iterable[str], sent: Mapping[str, _Sent]) -> list[list[str]]:
+        """Deal messages to looks, so that a client that stalls keeps few others waiting."""
+        alone = [[name] for name in names if sent[name].client in self._alone]
+        rest = [name for name in names if sent[name].client not in self._alone]
+        return alone + [rest[k::APART] for k in range(min(APART, len(rest)))]
+
+    def _judge(
+        self, look: _Look, waited: Mapping[str, _Sent]
+    ) -> Iterator[tuple[str, Message | str]]:
+        """Yield what a look brought.
+
+        Where one of several replies is malformed, Flower loses the others with it, and nobody
+        knows whose it was: their messages are told to have expired, so that all of them are asked
+        again, and from then on each is looked for alone.
+
+        Raises:
+            BaseException: what ends the run, such as that it was stopped at the SuperLink.
+        """
+        error = look.error
+        if error is not None and (isinstance(error, HTTPError) or not isinstance(error, Exception)):
+            raise error
+        if error is not None and len(look.messages) == 1:
+            said = f"{type(error).__name__}: {error}"[:LONGEST]
+            yield look.messages[0], f"its reply is malformed: {said!r}"
+        elif error is not None:
+            self._alone |= {waited[name].client for name in look.messages}
+        for reply in look.replies:
+            name, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            if _is_lost(reply) or node == waited[name].node:
+                yield name, reply
+            else:
+                yield name, f"its reply says that it is from node {node}, not {waited[name].node}"
+
+
+def _is_content(reply: Message | str) -> bool:
+    return isinstance(reply, Message) and not reply.has_error()
+
+
+def _is_lost(reply: Message) -> bool:
+    """Whether the client could not answer, or its answer got lost on the way."""
+    return reply.has_error() and (
+        is_lost(reply.error) or reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    )
 
 
 def _spare(enough: int) -> str:

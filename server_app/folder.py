@@ -228,8 +228,11 @@ class RunFolder:
         write_outcome(self.path, Outcome("completed", message, state.round, seconds))
 
     def end_early(self, error: BaseException, rounds: int, seconds: float) -> None:
-        """Write why the run ended early: it failed, or somebody stopped it."""
-        if isinstance(error, KeyboardInterrupt):
+        """Write why the run ended early: it failed, or somebody stopped it.
+
+        On `flwr stop`, as on SIGTERM, Flower ends the ServerApp with SystemExit.
+        """
+        if isinstance(error, KeyboardInterrupt | SystemExit):
             outcome = Outcome("stopped", "stopped by the user", rounds, seconds)
         else:
             said = str(error) if isinstance(error, FedError) else f"{type(error).__name__}: {error}"

@@ -20,12 +20,14 @@ from deploy.link import Link
 from deploy.roll import clients
 from server_app.folder import is_served, nested
 from server_app.live import read_live
-from server_app.records import read_outcome
+from server_app.records import Outcome, clear_outcome, read_outcome, write_outcome
 
 FRESH_SECONDS = 8.0  # a ServerApp that wrote so recently lives
 ASK_SECONDS = 4.0  # between two questions to the SuperLink
 FINISHED = "finished"  # how Flower's words for it begin
+STOPPED = "finished:stopped"  # by somebody; a ServerApp that was cut off for a minute "failed"
 RESTARTS = 3  # of a ServerApp that was killed
+POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0  # with a ServerApp that is told to stop
 
 
@@ -33,13 +35,20 @@ class SuperLinkJob:
     """A run on a SuperLink's nodes; a ServerApp that is killed goes on from its checkpoint.
 
     Raises:
-        ConfigError: fewer clients are enrolled than the run needs.
+        ConfigError: fewer clients are enrolled than the run needs, or it is being served already.
         DeployError: the SuperLink cannot be reached or refuses the app.
     """
 
     def __init__(self, config: RunConfig, resources: Resources) -> None:
         assert resources.link is not None, "the engine superlink is given one"
         self.link: Link = resources.link
+        self.folder = Path(config.out) / config.name
+        if is_served(self.folder):
+            raise ConfigError(
+                f"the run in {self.folder} is being served already, by a ServerApp that goes on "
+                f"without the command that started it; follow it with: fedkeel status "
+                f"{config.name} --follow, or end it with: flwr stop"
+            )
         names = [one.name for one in clients(self.link)]
         if len(names) < config.quorum:
             raise ConfigError(
@@ -49,38 +58,50 @@ class SuperLinkJob:
                 "clients or server.quorum"
             )
         self.config = config if config.names else replace(config, names=",".join(names))
-        self.folder = Path(config.out) / config.name
         self.restarts = 0
         self._why = ""
+        self._stopped: Outcome | None = None  # what a ServerApp said that was told to end
         self._asked = 0.0
         self._submit(self.config)
 
     def is_alive(self) -> bool:
-        """Whether the run goes on; starts it again if its ServerApp was killed."""
-        if read_outcome(self.folder) is not None:
-            return False
+        """Whether the run goes on; starts it again if its ServerApp was killed or cut off."""
+        if (outcome := read_outcome(self.folder)) is not None:
+            if outcome.status != "stopped":
+                return False
+            self._stopped = outcome
+            clear_outcome(self.folder)  # who follows the run must not take it for its end yet
         live = read_live(self.folder)
         begun = live is not None and live.updated > self._begun
-        if begun and live is not None and live.updated > time.time() - FRESH_SECONDS:
+        is_fresh = begun and live is not None and live.updated > time.time() - FRESH_SECONDS
+        if is_fresh and self._stopped is None:
             return True
         if time.monotonic() - self._asked < ASK_SECONDS:
             return True
         self._asked = time.monotonic()
         try:
-            status, why = self._status()
-            if read_outcome(self.folder) is not None:
-                return False
-            killed = begun and not is_served(self.folder)
-            if status.startswith(FINISHED) and not killed:
-                self._why = f"{status}: {why}" if why else status
-                return False
-            if killed and self.restarts == RESTARTS:
-                self._why = f"its ServerApp was killed {RESTARTS + 1} times"
-                return False
-            if killed:
-                self._go_on(status)
+            return self._look_closer(begun)
         except DeployError as error:  # it is down; the run goes on when it is up again
             self._why = str(error)
+            return True
+
+    def _look_closer(self, begun: bool) -> bool:
+        """Ask the SuperLink; a ServerApp that is gone while nobody stopped the run is replaced."""
+        status, why = self._status()
+        if read_outcome(self.folder) is not None:
+            return False
+        if status == STOPPED and self._stopped is not None:
+            write_outcome(self.folder, self._stopped)
+            return False
+        gone = begun and not is_served(self.folder)
+        if status.startswith(FINISHED) and not gone:
+            self._why = f"{status}: {why}" if why else status
+            return False
+        if gone and self.restarts == RESTARTS:
+            self._why = f"its ServerApp was killed or cut off {RESTARTS + 1} times"
+            return False
+        if gone:
+            self._go_on(status)
         return True
 
     def _go_on(self, status: str) -> None:
@@ -98,11 +119,8 @@ class SuperLinkJob:
             self._why = str(error)
             return
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while read_outcome(self.folder) is None and time.monotonic() < deadline:
-            live = read_live(self.folder)
-            if live is None or live.updated < time.time() - FRESH_SECONDS:
-                return
-            time.sleep(0.2)
+        while is_served(self.folder) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
 
     def why_it_ended(self) -> str:
         """Return what the SuperLink says about it."""
@@ -120,7 +138,7 @@ class SuperLinkJob:
         finally:
             shutil.rmtree(home, ignore_errors=True)
         self.run_id = int(said["run-id"])
-        self._begun = time.time()
+        self._begun, self._stopped = time.time(), None
 
     def _status(self) -> tuple[str, str]:
         said = self.link.flwr("ls", "--run-id", str(self.run_id))

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.supercore.run import RunNotRunningException
+from httpx import HTTPError
 
-from server_app.exchange import LATE, NOT_PUSHED, Answers, Post, Terms
+from server_app.exchange import APART, LATE, LATE_SECONDS, NOT_PUSHED, Answers, Post, Terms
 from server_app.roster import Roster
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("flower_identity")
 OFFLINE = Error(ErrorCode.NODE_UNAVAILABLE, "gone")
 CRASHED = Error(ErrorCode.CLIENT_APP_CRASHED, "ClientApp stopped responding.")
 RAISED = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "no data")
+EXPIRED = Error(ErrorCode.MESSAGE_UNAVAILABLE, "expired")
 NEVER = 1e9
 
 
@@ -91,11 +94,11 @@ def test_the_deadline_holds_whoever_is_silent_and_a_late_reply_is_noticed_later(
     assert post.take_late() == {}
 
 
-def test_messages_expire_with_the_deadline_and_bear_the_round() -> None:
+def test_messages_expire_soon_after_the_deadline_and_bear_the_round() -> None:
     wire = Wire({"a": [(0, None)]})
     wire.exchange(Terms(50.0))
     [(_, message)] = wire.pushed
-    assert message.metadata.ttl == pytest.approx(50, abs=0.1)
+    assert message.metadata.ttl == pytest.approx(50 + LATE_SECONDS, abs=0.1)
     assert message.metadata.group_id == "7"
 
 
@@ -197,3 +200,105 @@ def test_a_watcher_sees_who_has_answered_while_others_are_awaited() -> None:
     wire.exchange(Terms(5), watch=lambda answers: seen.append(list(answers.replies)))
     assert ["a"] in seen
     assert seen[-1] == ["a", "b"]
+
+
+@dataclass
+class Flower(Wire):
+    """As Flower's own grid with clients that mean no good.
+
+    Who `stalls` begins to upload a reply and goes on with it for some seconds, in which a look that
+    includes it does not return. Who is `malformed` sends what cannot be read: the look raises, and
+    the other replies that it should have brought are gone.
+    """
+
+    stalls: dict[str, float] = field(default_factory=dict)
+    malformed: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    nobody: Exception | None = None
+    looks: list[list[str]] = field(default_factory=list)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        if self.nobody:
+            raise self.nobody
+        names = list(message_ids)
+        self.looks.append(names)
+        orders = dict(self.pushed_by_name)
+        expired = [Message(EXPIRED, reply_to=orders[name]) for name in names if name in self.gone]
+        replies = super().pull_messages(names)
+        came = {reply.metadata.reply_to_message_id.partition("-")[0] for reply in replies}
+        for client in came & self.stalls.keys():
+            time.sleep(self.stalls.pop(client))
+        if came & self.malformed:
+            self.gone |= {reply.metadata.reply_to_message_id for reply in replies}
+            raise ValueError("Expecting value: line 1 column 1 (char 0)")
+        return [*expired, *replies]
+
+    @property
+    def pushed_by_name(self) -> Iterable[tuple[str, Message]]:
+        return ((message.metadata.message_id, message) for _, message in self.pushed)
+
+
+def test_an_upload_that_stalls_holds_up_neither_the_others_nor_the_deadline() -> None:
+    wire = Flower({"a": [(0, None)], "b": [(0, None)], "c": [(0.2, None)]}, stalls={"b": 1.5})
+    post, begin = Post(), time.monotonic()
+    answers = wire.exchange(Terms(0.6), post)
+    assert time.monotonic() - begin < 1.0
+    assert list(answers.replies) == ["a", "c"]
+    assert answers.missing == {"b": LATE}
+    time.sleep(1.2)
+    wire.script = {client: [(0, None)] for client in "abc"}
+    assert list(wire.exchange(Terms(5), post).replies) == ["a", "b", "c"]
+    assert post.take_late()["b"].startswith("its reply to round 7 came ")
+
+
+def test_a_malformed_reply_costs_its_sender_alone() -> None:
+    wire = Flower({"a": [(0, None)], "b": [(0, None)], "c": [(0, None)]}, malformed={"b"})
+    answers = wire.exchange(Terms(5, retries=2))
+    assert set(answers.replies) == {"a", "c"}
+    assert answers.missing.keys() == {"b"}
+    assert answers.missing["b"].startswith("its reply is malformed: 'ValueError: Expecting value")
+
+
+def test_where_many_are_looked_for_together_the_others_are_asked_again_once() -> None:
+    clients = [f"c{k}" for k in range(3 * APART)]
+    wire = Flower({client: [(0, None)] * 3 for client in clients}, malformed={"c3"})
+    post = Post()
+    answers = wire.exchange(Terms(30, retries=2), post)
+    assert set(answers.replies) == {*clients} - {"c3"}
+    assert answers.missing.keys() == {"c3"}
+    assert sorted(answers.again) == ["c11", "c19", "c3"], "those of its look"
+    wire.looks.clear()
+    answers = wire.exchange(Terms(30, retries=2), post)
+    assert (answers.missing.keys(), answers.again) == ({"c3"}, []), "now it is looked for alone"
+    assert max(map(len, wire.looks)) > 1
+
+
+def test_a_reply_from_another_node_than_was_asked_is_not_taken() -> None:
+    wire = Wire({"a": [(0, None)], "b": [(0, None)]})
+
+    class Forger:
+        push_messages = wire.push_messages
+
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            replies = wire.pull_messages(message_ids)
+            for reply in replies:
+                reply.metadata.__dict__["_src_node_id"] = wire.nodes["b"]
+            return replies
+
+    contents = {client: RecordDict() for client in "ab"}
+    answers = Post().exchange(Forger(), "train", contents, wire.roster, Terms(5), round=1)
+    assert list(answers.replies) == ["b"]
+    assert answers.missing == {"a": "its reply says that it is from node 101, not 100"}
+
+
+def test_a_reply_that_got_lost_on_its_way_is_asked_for_again() -> None:
+    """As when the SuperLink is killed after it gave the reply out."""
+    wire = Wire({"a": [(0, EXPIRED), (0, None)]})
+    answers = wire.exchange(Terms(5, retries=1))
+    assert (list(answers.replies), answers.again) == (["a"], ["a"])
+
+
+@pytest.mark.parametrize("error", [HTTPError("refused"), RunNotRunningException()])
+def test_that_the_run_is_over_at_the_superlink_ends_the_exchange(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        Flower({"a": [(NEVER, None)]}, nobody=error).exchange(Terms(5))

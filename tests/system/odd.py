@@ -1,0 +1,131 @@
+"""What the clients of a fleet can be made to do, by a sitecustomize.py of their processes.
+
+    odd = Odd(tmp_path / "odd")
+    made.join("2", extra=odd.env())
+    odd.give({"2": ["", "nan", "hangs"]})    # with its first, second and third order to train
+
+It acts in the ClientApp's process alone; all else is the client's own code.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SITECUSTOMIZE = """
+import json, os, sys, time
+from pathlib import Path
+
+program = Path(sys.orig_argv[1]).name if len(sys.orig_argv) > 1 else ""
+if program in ("flower-supernode", "flwr-clientapp") and "FEDKEEL_TEST_BEAT" in os.environ:
+    import flwr.common.constant
+    flwr.common.constant.HEARTBEAT_DEFAULT_INTERVAL = int(os.environ["FEDKEEL_TEST_BEAT"])
+
+if program == "flwr-clientapp":
+    import hashlib, pickle
+    import numpy as np
+    from flwr.app import Array, ArrayRecord
+    from flwr.clientapp import ClientApp
+    from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
+
+    def weights(reply, change):
+        record = reply.content["arrays"]
+        record["weights"] = change(record["weights"])
+
+    def nan(reply):
+        weights(reply, lambda old: Array(np.full(old.shape, np.nan, "float32")))
+
+    def shape(reply):
+        weights(reply, lambda old: Array(np.zeros(3, "float32")))
+
+    def stamp(reply):
+        reply.content["config"]["server-round"] = 99
+
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (os.environ["FEDKEEL_TEST_ORDERS"] + "/bombed",)
+
+    def pickled(reply):
+        config = reply.content["config"]
+        data = pickle.dumps(Bomb())
+        data += bytes(-len(data) % 4)
+        [name] = [key for key in config if key.startswith("fedkeel.") and key[-7:] != ".digest"]
+        config[name] = data
+        config[name + ".digest"] = hashlib.blake2b(data, digest_size=8).digest()
+
+    def header(reply):
+        said = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000,), }"
+        said += b" " * (64 - (10 + len(said) + 1) % 64) + b"\\n"
+        data = b"\\x93NUMPY\\x01\\x00" + len(said).to_bytes(2, "little") + said + bytes(64)
+        weights(reply, lambda old: Array("float32", old.shape, "numpy.ndarray", data))
+
+    def malformed(reply):
+        ArrayRecord.deflate = lambda self: add_header_to_object_body(b"\\xff, no JSON", self)
+
+    def raises(reply):
+        raise RuntimeError("one two three")
+
+    ODD = {f.__name__: f for f in (nan, shape, stamp, pickled, header, malformed, raises)}
+    honest = ClientApp.__call__
+
+    def call(self, message, context):
+        if message.metadata.message_type != "train":
+            return honest(self, message, context)
+        folder, client = Path(os.environ["FEDKEEL_TEST_ORDERS"]), os.environ["FEDKEEL_TEST_CLIENT"]
+        words = json.loads((folder / "orders.json").read_text()).get(client, [])
+        count = len(list(folder.glob(f"begun-{client}-*")))
+        (folder / f"begun-{client}-{count}").touch()
+        word = words[count] if count < len(words) else ""
+        while word == "waits" and not (folder / f"go-{client}-{count}").exists():
+            time.sleep(0.1)
+        if word == "hangs":
+            import client_app.app
+            client_app.app.train = lambda *_, **__: time.sleep(1e6)
+        reply = honest(self, message, context)
+        ODD.get(word, lambda reply: None)(reply)
+        return reply
+
+    ClientApp.__call__ = call
+"""
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Orders to clients, in a folder that their processes look into."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        (self.folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
+        self.give({})
+
+    def env(self, beat: int = 0) -> dict[str, str]:
+        """What a client's processes need in their environment; `beat` makes heartbeats faster."""
+        faster = {"FEDKEEL_TEST_BEAT": str(beat)} if beat else {}
+        return {
+            "PYTHONPATH": str(self.folder),
+            "FEDKEEL_TEST_ORDERS": str(self.folder),
+            **faster,
+        }
+
+    def give(self, orders: Mapping[str, Sequence[str]]) -> None:
+        """Say what each client does with its next orders to train, one word for each."""
+        for pattern in ("begun-*", "go-*"):
+            for note in self.folder.glob(pattern):
+                note.unlink()
+        (self.folder / "new").write_text(json.dumps(orders))
+        (self.folder / "new").replace(self.folder / "orders.json")
+
+    def go(self, client: str, count: int) -> None:
+        """Let a client that waits with its so-manyth order (from 0) go on."""
+        (self.folder / f"go-{client}-{count}").touch()
+
+    def has_begun(self, client: str, since: float) -> bool:
+        """Whether a client has begun with an order to train since then (seconds since 1970)."""
+        return any(n.stat().st_mtime > since for n in self.folder.glob(f"begun-{client}-*"))
+
+    @property
+    def bombed(self) -> bool:
+        """Whether somebody has unpickled what a client sent."""
+        return (self.folder / "bombed").exists()

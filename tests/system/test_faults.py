@@ -1,0 +1,384 @@
+"""What goes wrong with certificates, clocks, keys and disks, and what people are told of it.
+
+Client "2" is the one that suffers; "0" and "1" are there all the time. What is killed, cut off or
+late: see test_real_nodes, test_rounds_on_nodes and test_namespaces.
+"""
+
+import http.server
+import os
+import shutil
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy import pki, server
+from tests.system.conftest import BIN
+from tests.system.federation import Process, free_port, wait_for
+from tests.system.fleet import CONNECTED, PATIENCE, Fleet, fleet, listens, need_nginx
+
+SOON = 30.0  # seconds, within which who cannot take part is told so
+WIDE = {"COLUMNS": "1000"}  # no sentence is broken
+OUT_OF_DATE = timedelta(days=10)
+CLOCK = """
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static const volatile long *ahead; /* seconds; every process sees at once that it changes */
+
+__attribute__((constructor)) static void find(void) {
+    int file = open(getenv("CLOCK_AHEAD"), O_RDONLY);
+    void *found = mmap(0, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+    if (found != MAP_FAILED) ahead = found;
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int failed = syscall(SYS_clock_gettime, clock, now);
+    int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    if (!failed && is_wall && ahead) now->tv_sec += *ahead;
+    return failed;
+}
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec, now->tv_usec = exact.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *now) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    return now ? *now = exact.tv_sec : exact.tv_sec;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A federation for three clients, two of which have joined."""
+    need_nginx()
+    with fleet(tmp_path_factory.mktemp("fleet") / "f") as up:
+        up.enroll("0", "1", "2")
+        up.join("0", "1")
+        yield up
+
+
+def joining(made: Fleet, *more: str | Path, to: str = "", ca: Path | None = None) -> list[str]:
+    """The command by which client 2 joins; without `to` through the proxy."""
+    words = ("--superlink", to or f"127.0.0.1:{made.door}", "--ca", ca or made.ca)
+    own = ("--key", made.folder / "keys/2", "--partition", "2/3")
+    return [str(word) for word in (BIN / "fedkeel", "join", *words, *own, *more)]
+
+
+def refusal(made: Fleet, *command: str | Path, extra: Mapping[str, str] | None = None) -> str:
+    """Return what a client is told that is refused soon, and starts nothing."""
+    name = f"refused-{len(made.started)}"
+    process = made.start(name, *command, extra={**WIDE, **(extra or {})})
+    assert process.ended(SOON) == 1, process.text
+    assert "Ready to take part" not in process.text
+    return process.text
+
+
+@contextmanager
+def serving(
+    made: Fleet, name: str, *more: str | Path, extra: Mapping[str, str] | None = None
+) -> Iterator[Process]:
+    """A client under way; it ends in good order with the block."""
+    process = made.start(name, *joining(made, *more), extra={**WIDE, **(extra or {})})
+    try:
+        yield process
+        assert process.stop() == 0
+        assert "stopped as asked; nothing is left running" in process.text
+    finally:
+        process.popen.terminate()
+        process.ended()
+
+
+def start_proxy(made: Fleet, name: str, keys: Path, host: str) -> str:
+    """Start another door with these keys and return its address."""
+    where = f"{host}:{free_port()}"
+    folder = made.folder / name
+    folder.mkdir()
+    place = server.Place(keys, made.folder / "state", made.work, made.port, where)
+    process = made.start(name, *server.commands(place, folder)["proxy"])
+    port = int(where.rpartition(":")[2])
+    wait_for(lambda: listens(port) or host != "127.0.0.1", lambda: process.text)
+    return where
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock on the wall of a client's machine; its stop watches are right."""
+
+    library: Path
+    ahead: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What makes a process look at it."""
+        return {"LD_PRELOAD": str(self.library), "CLOCK_AHEAD": str(self.ahead)}
+
+    def set(self, seconds: int) -> None:
+        """Set it, so many seconds ahead of the true time."""
+        with self.ahead.open("r+b" if self.ahead.exists() else "wb") as file:
+            file.write(struct.pack("l", seconds))
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
+    """A clock that can be wrong (libfaketime disturbs how Python waits)."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("NO C COMPILER FOR A WRONG CLOCK (apt-get install gcc)")
+    folder = tmp_path_factory.mktemp("clock")
+    (folder / "clock.c").write_text(CLOCK)
+    library = folder / "clock.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "clock.c")]
+    subprocess.run(command, check=True)
+    return Clock(library, folder / "ahead")
+
+
+@pytest.fixture(scope="module")
+def tick(made: Fleet, clock: Clock) -> Iterator[Process]:
+    """A client that serves while its clock goes wrong, and right again."""
+    made.enroll("tick")
+    own = ("--name", "tick", "--key", made.folder / "keys/tick")
+    with serving(made, "tick", *own, extra=clock.env) as process:
+        clock.set(0)
+        process.says(CONNECTED, PATIENCE)
+        clock.set(600)
+        begin = time.monotonic()
+        process.says("this machine's clock is ", PATIENCE)
+        print("CLOCK NOTICED", time.monotonic() - begin)
+        clock.set(0)
+        yield process
+
+
+def test_a_clock_that_goes_wrong_while_a_client_serves(tick: Process) -> None:
+    """It is told why it is out; how it comes back takes a minute, and is told further down."""
+    said = 'the server does not accept the signatures of client "tick"'
+    assert said in tick.text
+    assert "this machine's clock is 600 s ahead of the server's (+600 s); accepted" in tick.text
+    assert tick.is_alive()
+
+
+# ---------------------------------------------------------------- the way to the server
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_on_its_own_machine_the_server_is_known_by_localhost(made: Fleet, host: str) -> None:
+    """FLB-06(b); (a) and (c), by name and by address from other machines: test_namespaces."""
+    done = made.call(*joining(made, "--check", to=f"{host}:{made.door}"), extra=WIDE)
+    assert done.code == 0, done.out
+    assert f"the server is {host} and belongs to this CA" in done.out
+
+
+def test_a_name_that_is_not_in_the_certificate(made: Fleet) -> None:
+    """FLB-06(d)."""
+    where = start_proxy(made, "elsewhere", made.folder / "pki", "127.0.0.2")
+    said = refusal(made, *joining(made, to=where))
+    assert "certificate is not for 127.0.0.2; it is for: localhost, 127.0.0.1, ::1" in said
+    assert "or the operator runs: fedkeel pki renew --host 127.0.0.2" in said
+
+
+def test_without_tls_at_the_client(made: Fleet) -> None:
+    """FLB-06(e): fedkeel has no such option, and Flower's own program is turned away."""
+    assert "No such option" in made.fedkeel("join", "--insecure").err
+    said = refusal(
+        made,
+        *(BIN / "flower-supernode", "--superlink", f"127.0.0.1:{made.door}", "--insecure"),
+        *("--port", str(free_port())),
+    )
+    assert "Client error '400 Bad Request'" in said
+    assert "The SuperNode could not establish a connection to the SuperLink." in said
+
+
+def test_without_tls_at_the_server(made: Fleet) -> None:
+    """FLB-06(e), the other way round."""
+    plain = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    thread = threading.Thread(target=plain.serve_forever)
+    thread.start()
+    try:
+        where = f"127.0.0.1:{plain.server_address[1]}"
+        assert f"{where} does not speak TLS" in refusal(made, *joining(made, to=where))
+    finally:
+        plain.shutdown()
+        plain.server_close()
+        thread.join()
+
+
+def test_another_ca(made: Fleet, tmp_path: Path) -> None:
+    """FLB-06(f)."""
+    pki.init(tmp_path / "pki", [])
+    said = refusal(made, *joining(made, ca=tmp_path / "pki/public/ca.crt"))
+    assert "the server's certificate is not from this CA: it was issued by CN=FedKeel" in said
+    assert "ask the operator for this federation's ca.crt" in said
+
+
+def test_a_certificate_that_has_expired(made: Fleet) -> None:
+    """FLB-06(g)."""
+    keys = made.folder / "old-pki"
+    shutil.copytree(made.folder / "pki", keys)
+    then = datetime.now(UTC) - OUT_OF_DATE
+    pki.renew(keys, [], days=1, now=then)
+    where = start_proxy(made, "expired", keys, "127.0.0.1")
+    said = refusal(made, *joining(made, to=where))
+    assert f"the server's certificate expired on {then + timedelta(days=1):%Y-%m-%d}" in said
+    assert "else the operator runs: fedkeel pki renew" in said
+
+
+# ---------------------------------------------------------------- the clock
+
+
+@pytest.mark.parametrize("ahead", [600, -600, 30])
+def test_a_clock_that_is_wrong(made: Fleet, clock: Clock, ahead: int) -> None:
+    """FLB-03(c): refused, with the word and the offset."""
+    clock.set(ahead)
+    said = refusal(made, *joining(made), extra=clock.env)
+    way = "ahead of" if ahead > 0 else "behind"
+    assert f"this machine's clock is {abs(ahead)} s {way} the server's ({ahead:+d} s)" in said
+    assert "accepted are -305 to +5 s" in said
+    assert "timedatectl set-ntp true" in said
+
+
+@pytest.mark.parametrize("ahead", [600, -600])
+def test_a_clock_that_is_wrong_and_nobody_looked(made: Fleet, clock: Clock, ahead: int) -> None:
+    """Flower's own program: it gets nothing to do, and ends without a word of the reason."""
+    clock.set(ahead)
+    process = made.start(
+        f"bare{ahead}",
+        *(BIN / "flower-supernode", "--superlink", f"127.0.0.1:{made.door}"),
+        *("--root-certificates", made.ca, "--port", str(free_port())),
+        *("--auth-supernode-private-key", made.folder / "keys/2"),
+        extra=clock.env,
+    )
+    assert process.ended(SOON) == 0
+    assert "SuperNode terminated gracefully" in process.text
+    assert "SuperNode ID" not in process.text
+
+
+# ---------------------------------------------------------------- who is let in
+
+
+def test_who_is_not_enrolled(made: Fleet) -> None:
+    begin = time.monotonic()
+    with serving(made, "eve", "--name", "eve", "--key", made.folder / "eve") as stranger:
+        stranger.says('the server does not let client "eve"', PATIENCE)
+        print("UNENROLLED", time.monotonic() - begin)
+        assert "it is not enrolled: then send eve.pub to the operator" in stranger.text
+        assert CONNECTED not in stranger.text
+
+
+def test_who_is_revoked(made: Fleet) -> None:
+    made.enroll("rita")
+    with serving(made, "rita", "--name", "rita", "--key", made.folder / "keys/rita") as rita:
+        rita.says(CONNECTED, PATIENCE)
+        made.succeed("revoke", "rita")
+        begin = time.monotonic()
+        rita.says(" does not accept its signatures any more, as those of a client that was revoked")
+        print("REVOKED", time.monotonic() - begin)
+        rita.says('the server does not let client "rita"', PATIENCE)
+        print("REVOKED 2", time.monotonic() - begin)
+        assert "Or it was revoked, which takes a new key" in rita.text
+        assert rita.text.count(CONNECTED) == 1
+
+
+def test_a_clock_that_is_right_again_lets_its_client_in(tick: Process) -> None:
+    """By itself, once the server has missed the node that could not take its leave."""
+    wait_for(lambda: tick.text.count(CONNECTED) == 2, lambda: tick.text, PATIENCE)
+    print(tick.text)
+    assert tick.stop() == 0  # it holds client 2's data
+
+
+# ---------------------------------------------------------------- disks
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk of its own for a folder."""
+
+    path: Path
+
+    def fill(self) -> None:
+        """Leave no room."""
+        found = os.statvfs(self.path)
+        self._size(str((found.f_blocks - found.f_bfree) * found.f_frsize))
+
+    def make_room(self) -> None:
+        """Leave plenty; nothing of it is taken before it is used."""
+        self._size("2g")
+
+    def _size(self, size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(self.path)], check=True)
+
+
+@contextmanager
+def disk_at(path: Path) -> Iterator[Disk]:
+    """Mount a disk with room."""
+    if os.geteuid() != 0:
+        pytest.skip("NOT ROOT: NO SMALL DISK CAN BE MOUNTED")
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2g", "small", str(path)]
+    if (done := subprocess.run(mount, capture_output=True, text=True, check=False)).returncode:
+        pytest.skip(f"NO SMALL DISK CAN BE MOUNTED: {done.stderr}")
+    try:
+        yield Disk(path)
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_client_whose_disk_is_full(made: Fleet) -> None:
+    """The run goes on without it, everybody is told why, and with room it takes part."""
+    run_name, settings = "client-disk", {"rounds": 60, "server.quorum": 2}
+
+    def takes_part() -> bool:
+        return "2" in made.records(run_name)[-1].replied
+
+    with disk_at(made.folder / "small") as disk:
+        home = ("--home", disk.path / "home")
+        with serving(made, "small", *home) as client:
+            client.says(CONNECTED, PATIENCE)
+            disk.fill()
+            run = made.start_run("fedpcd", run_name, settings)
+            assert made.done(run_name, 1).replied == ["0", "1"]
+            client.says("the disk is full: make room (df -h)", PATIENCE)
+            live = made.live(run_name)
+            assert live is not None
+            assert "No space left on device" in live.refused["2"]
+            disk.make_room()
+        with serving(made, "small", *home):
+            begin = time.monotonic()
+            wait_for(takes_part, lambda: made.tails, PATIENCE)
+            print("DISK BACK", time.monotonic() - begin)
+            run.stop()
+
+
+def test_a_server_whose_disk_is_full(made: Fleet) -> None:
+    """The run ends and says why; with room it goes on to the bits of an undisturbed one."""
+    settings = {"rounds": 4}
+    made.join("2")
+    made.reference("fedpcd", "calm", settings, "inline")
+    with disk_at(made.work / "small") as disk:
+        at = {**settings, "out": "small"}
+        run = made.start_run("fedpcd", "server-disk", at)
+        folder = disk.path / "server-disk"
+        wait_for(lambda: (folder / "checkpoints/round-000002.ckpt").exists(), seconds=PATIENCE)
+        disk.fill()
+        begin = time.monotonic()
+        assert run.ended(PATIENCE) == 1
+        print("SERVER DISK", time.monotonic() - begin, run.text)
+        assert "No space left on device" in run.text
+        disk.make_room()
+        said = made.succeed(*made.arguments("fedpcd", "server-disk", at), "--resume")
+        assert "going on after round 2" in said
+        assert (folder / "weights.npz").read_bytes() == made.weights("calm")
