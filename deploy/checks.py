@@ -108,6 +108,8 @@ def read_ca(path: Path, now: datetime) -> tuple[Sequence[x509.Certificate], Find
     def refused(said: str, remedy: str = ask_for) -> tuple[Sequence[x509.Certificate], Finding]:
         return (), Finding("ca file", "problem", said, remedy)
 
+    if path.exists() and not path.is_file():
+        return refused(f"{path} is no file")
     try:
         with path.open("rb") as file:
             pem = file.read(LARGEST_CA)

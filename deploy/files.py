@@ -19,7 +19,9 @@ def make_folder(path: Path, mode: int = 0o700, *, close: bool = False) -> None:
         DeployError: it is a link or a file, or this user may not write in it.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for parent in reversed([p for p in path.parents if not p.exists()]):
+            parent.mkdir(0o755)
+            parent.chmod(stat.S_IMODE(parent.stat().st_mode) & 0o755)  # whatever the umask allows
         try:
             path.mkdir(mode)
         except FileExistsError:

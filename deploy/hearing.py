@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from common.text import one_line
+
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL) ?: *")
 GRAVE = re.compile(r"(?:WARNING|ERROR|CRITICAL) ?: *(.+)")
@@ -13,7 +15,6 @@ PASSING = re.compile(  # what Flower warns of though it concerns nobody
 )
 FULL = re.compile(r"[\w.]+: .*No space left on device")  # how an exception ends its traceback
 FULL_SAID = "the disk is full: make room (df -h), then stop this client and start it again"
-LONGEST = 300  # characters of an event; the log file has all of it
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Heard:
         round: the round of the last message, "" for a question outside of the rounds.
         since: when the last order came (seconds).
         code: Flower's exit code or error code, "" while there is none.
+        gave_up: whether the node will not reach for the server again, though it still runs.
     """
 
     connected: bool = False
@@ -35,6 +37,7 @@ class Heard:
     round: str = ""
     since: float = 0.0
     code: str = ""
+    gave_up: bool = False
 
 
 Told: TypeAlias = tuple[Heard, str]
@@ -52,7 +55,7 @@ def hear(heard: Heard, line: str, now: float) -> Told:
     for pattern, means in RULES.items():
         if match := pattern.match(text):
             heard, event = means(heard, match.groups(), now)
-            return heard, printable(event)
+            return heard, one_line(event)
     return heard, grave(line)
 
 
@@ -61,18 +64,12 @@ def grave(line: str) -> str:
     if FULL.match(plain(line)):
         return FULL_SAID
     found = GRAVE.match(plain(line))
-    return printable(found[1]) if found and not PASSING.match(found[1]) else ""
+    return one_line(found[1]) if found and not PASSING.match(found[1]) else ""
 
 
 def plain(line: str) -> str:
     """Return a line without its colours."""
     return COLOURS.sub("", line).rstrip()
-
-
-def printable(text: str) -> str:
-    """Return a text as one line that cannot play tricks on a terminal or a log."""
-    line = "".join(sign if sign.isprintable() else " " for sign in text)
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
 
 
 def _connected(heard: Heard, _: tuple[str, ...], __: float) -> Told:
@@ -108,6 +105,10 @@ def _too_late(heard: Heard, _: tuple[str, ...], __: float) -> Told:
     return replace(heard, retrying=False), f"{_round(heard)}nobody waits for the reply any more"
 
 
+def _gave_up(heard: Heard, _: tuple[str, ...], __: float) -> Told:
+    return replace(heard, gave_up=True), "the connection broke and the node gave up on it"
+
+
 def _code(heard: Heard, found: tuple[str, ...], _: float) -> Told:
     return replace(heard, code=found[0]), ""
 
@@ -125,6 +126,7 @@ RULES: Mapping[re.Pattern[str], Rule] = {
     re.compile(r"Receiving: (\w+)"): _order,
     re.compile(r"Sent successfully"): _reply,
     re.compile(r"Run ID \d+ is not in `RUNNING` status. Ignoring reply"): _too_late,
+    re.compile(r"Giving up reconnection"): _gave_up,
     re.compile(r"Exit Code: (\d+)"): _code,
     re.compile(r"\[code: (\d+)\]"): _code,
 }

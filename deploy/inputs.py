@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import RunConfig, parse
-from common.data.sources import FOLDER
+from common.data.sources import FOLDER, OWN
 from common.errors import ConfigError
 from server_app.folder import flatten
 
@@ -80,6 +80,8 @@ def described(config: RunConfig) -> str:
     name = data.name
     if name.startswith(FOLDER):  # the whole path would crowd out the rest
         name = FOLDER + Path(name.removeprefix(FOLDER)).name
+    if name == OWN:
+        return f"own pictures, {config.clients} clients, {config.model}, seed {config.seed}"
     alpha = f" alpha {data.alpha:g}" if data.partition.startswith("dirichlet") else ""
     asked = f"{config.cohort_size} client{'s' if config.cohort_size > 1 else ''} a round"
     return (

@@ -50,6 +50,10 @@ def client_name(text: str) -> str:
     Raises:
         DeployError: it is not 1 to 63 plain characters.
     """
+    if text.endswith(".pub"):
+        raise DeployError(
+            f"{text!r} is the name of a public key's file; the client's name is without .pub"
+        )
     if not NAME.fullmatch(text):
         raise DeployError(
             f"{text!r} cannot be a client's name: 1 to 63 letters (a-z), digits, dots, hyphens and "

@@ -16,6 +16,7 @@ from deploy.engines import Engine, Job, Resources
 from deploy.environment import usable_cores
 from deploy.progress import follow
 from server_app.folder import LOG, RunFolder
+from server_app.live import clear_live
 from server_app.records import (
     Outcome,
     RecordError,
@@ -81,6 +82,7 @@ def carry_out(
         raise ConfigError(f"the run cannot be written to {folder}: {error}") from error
     with only_one(folder):
         clear_outcome(folder)
+        clear_live(folder)
         return _watch(config, engine(config, given), folder, console, label, start)
 
 

@@ -73,7 +73,7 @@ class Link:
         """
         ask = "from deploy.engines.control import main; main()"
         trusted = [] if self.ca is None else [str(self.ca.absolute())]
-        said = self._ask([sys.executable, "-c", ask, self.address, *trusted], timeout)
+        said = self._ask([sys.executable, "-P", "-c", ask, self.address, *trusted], timeout)
         nodes: list[dict[str, Any]] = said["nodes"]
         return nodes
 
@@ -159,8 +159,8 @@ def check(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> No
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, ssl.SSLError) as error:
         raise DeployError(
-            f"{ca} is no certificate that can be read ({error.strerror or error}); it is the "
-            "public/ca.crt of the federation"
+            f"{ca} is no certificate that can be read ({error.strerror or error}); give the "
+            "federation's public/ca.crt, --ca FILE, or run this in the folder that holds pki/"
         ) from error
     try:
         with socket.create_connection((host, port), timeout) as plain:
@@ -175,6 +175,8 @@ def check(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> No
         raise DeployError(
             f"what listens at {address} does not speak TLS: {error.reason}"
         ) from error
+    except UnicodeError as error:
+        raise DeployError(f"{host!r} cannot be the name of a machine: {error}") from error
     except socket.gaierror as error:
         raise DeployError(f"there is no machine of the name {host}: {error.strerror}") from error
     except TimeoutError as error:

@@ -7,7 +7,9 @@ from typing import Literal, TypeAlias
 
 from deploy.hearing import Heard
 
-Kind: TypeAlias = Literal["refused", "left", "version", "killed", "failed", "no app process"]
+Kind: TypeAlias = Literal[
+    "refused", "left", "version", "killed", "failed", "gave up", "no app process"
+]
 NOT_ACTIVATED, OTHER_VERSION = "2004", "606"  # Flower's codes
 HEALTHY_SECONDS = 60.0  # a life that lasted so long starts the count anew
 STILL_ONLINE_SECONDS = 75.0  # the server misses a killed node after two heartbeats of 30 s
@@ -49,6 +51,8 @@ class Life:
 
 
 def _kind(heard: Heard, code: int | None) -> Kind:
+    if heard.gave_up:
+        return "gave up"
     if code is None:
         return "no app process"
     if code < 0:
@@ -80,8 +84,8 @@ def _refused(life: Life, client: str, name: str, _: str) -> str:
     return (
         f"the server does not let {client} in. Either it is not enrolled: then send {name}.pub to "
         f"the operator, who runs: fedkeel enroll {name} --key {name}.pub. Or it was revoked, which "
-        "takes a new key. Or another node with the same key is online, or was killed or had a wrong "
-        "clock less than a minute ago"
+        "takes a new key. Or another node with the same key is online, or was killed or had a "
+        "wrong clock less than a minute ago"
     )
 
 
@@ -117,6 +121,10 @@ def _failed(life: Life, client: str, _: str, clock: str) -> str:
     return f"the node of {client} ended with exit code {life.code}{flower}{hint}; see its log"
 
 
+def _gave_up(_: Life, client: str, __: str, ___: str) -> str:
+    return f"the node of {client} gave up on a connection that broke; it is started anew"
+
+
 def _no_app_process(_: Life, client: str, __: str, ___: str) -> str:
     return f"the app process of {client} ended; its node is started anew with it"
 
@@ -127,5 +135,6 @@ REASONS: Mapping[Kind, Callable[[Life, str, str, str], str]] = {
     "version": _version,
     "killed": _killed,
     "failed": _failed,
+    "gave up": _gave_up,
     "no app process": _no_app_process,
 }

@@ -128,7 +128,7 @@ def _live(node: Node, say: Say, raw: logging.Logger, stop: Stop) -> tuple[Heard,
     write_file(secret, token_hex(32).encode(), PRIVATE, replace=True)
     with Crew(node.home, _environment(node), LAST_SECONDS) as crew:
         process = crew.start(_node_command(node, port, secret), of_node)
-        while not stop() and crew.is_whole():
+        while not stop() and crew.is_whole() and not told[0].gave_up:
             time.sleep(POLL_SECONDS)
             if len(crew.members) == 1 and _listens(port):  # before, it would wait in vain
                 crew.start(_executor_command(port, secret), of_apps)

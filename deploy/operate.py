@@ -83,7 +83,9 @@ def pki_renew(home: Pki = Path("pki"), host: Hosts = [], days: Days = 825) -> No
 def server(
     pki: Annotated[Path, typer.Option("--pki", help="Folder of `pki init`.")] = Path("pki"),
     state: Annotated[Path, typer.Option("--state", help="Database and logs.")] = Path("state"),
-    port: Annotated[int, typer.Option("--port", help="Of the SuperLink, on loopback.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, help="Of the SuperLink, on loopback.")
+    ] = 8000,
     fleet: Annotated[
         str, typer.Option("--fleet", help='Where clients are let in, HOST:PORT; "" for nowhere.')
     ] = "0.0.0.0:8443",
@@ -93,7 +95,6 @@ def server(
 
     stop = until_stopped()
     place = Place(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
-    say(f"SuperLink on {place.superlink}, clients on {fleet or 'nowhere else'}; logs in {state}")
     serve(place, say, stop)
     say("stopped; nothing is left running")
 
@@ -126,6 +127,7 @@ def enroll(
     if public:
         text = sys.stdin.read(1 << 16) if public == "-" else _text(Path(public))
     else:
+        roll.check_free(Link(superlink, ca), name)  # before a key is made that nobody takes
         make_key(Path(name))
         text = public_line(Path(name))
         console.print(
@@ -203,7 +205,10 @@ def status(
     out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
     port: Annotated[
-        int | None, typer.Option("--metrics", help="Serve Prometheus on this port of loopback.")
+        int | None,
+        typer.Option(
+            "--metrics", min=1, max=65535, help="Serve Prometheus on this port of loopback."
+        ),
     ] = None,
 ) -> None:
     """Say what a run is doing: the round, who is asked, who has answered, who is late."""
@@ -211,7 +216,9 @@ def status(
     from deploy.status import find, show
 
     if port is not None:
-        metrics.serve(find(out, name), port, until_stopped())
+        folder = find(out, name)
+        say(f"metrics of {folder.name} on http://{metrics.HOST}:{port}/metrics")
+        metrics.serve(folder, port, until_stopped())
         return
     raise typer.Exit(show(console, out, name, follow=follow))
 

@@ -85,6 +85,19 @@ def enroll(link: Link, name: str, key: PublicKey) -> str:
     return f'"{name}" is enrolled with {key.fingerprint} (node {said["node-id"]})'
 
 
+def check_free(link: Link, name: str) -> None:
+    """See that nobody is enrolled under a name.
+
+    Raises:
+        DeployError: somebody is.
+    """
+    if name in {one.name for one in clients(link)}:
+        raise DeployError(
+            f'"{name}" is enrolled already; to replace its key, first fedkeel revoke {name}, or '
+            "take another name"
+        )
+
+
 def revoke(link: Link, name: str) -> str:
     """Take a client off the roll, whether it is connected or not; return a sentence about it.
 

@@ -4,6 +4,7 @@ The SuperLink serves its Control and Runtime APIs, which authenticate nobody, on
 the clients' Fleet API; so it listens on loopback, and only the proxy is seen from outside.
 """
 
+import fcntl
 import ipaddress
 import os
 import re
@@ -12,15 +13,19 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from common.errors import DeployError
+from deploy.certificates import fits, load_certificate, load_key
 from deploy.environment import QUIET
+from deploy.files import make_folder
 from deploy.group import Group, bin_folder
 from deploy.link import split
+from deploy.pki import examine
 
 LOG_BYTES = 16 << 20  # a log file is moved away beyond
 POLL_SECONDS = 0.5
@@ -72,6 +77,13 @@ def commands(place: Place, folder: Path) -> dict[str, list[str]]:
     for path in (place.ca, certificate, key, secret):
         if not path.is_file():
             raise DeployError(f"{path} is missing; fedkeel pki init --dir {place.pki} makes it")
+    examine(place.pki)
+    private, public = load_key(key), load_certificate(certificate)
+    if private is None or public is None or not fits(private, public):
+        raise DeployError(
+            f"{key} is not the key of {certificate}; put back the pair that belongs together, or "
+            f"make a new one: fedkeel pki renew --dir {place.pki}"
+        )
     bin_ = bin_folder()
     wanted = {
         "superlink": [
@@ -140,13 +152,31 @@ def serve(place: Place, say: Say, stop: threading.Event) -> None:
     Raises:
         DeployError: something is missing, or a port is taken.
     """
-    for folder in (place.state / "logs", place.state / "proxy", place.runs):
-        folder.mkdir(parents=True, exist_ok=True)
-    place.state.chmod(0o700)
-    wanted = commands(place, place.state / "proxy")
-    _check_port("127.0.0.1", place.port)
-    if place.fleet:
-        _check_port(*split(place.fleet))
+    make_folder(place.state, close=True)
+    with _only_one(place.state):
+        _check_ports(place)
+        for folder in (place.state / "logs", place.state / "proxy", place.runs):
+            folder.mkdir(parents=True, exist_ok=True)
+        _run(place, commands(place, place.state / "proxy"), say, stop)
+
+
+@contextmanager
+def _only_one(state: Path) -> Iterator[None]:
+    """Keep a second server off the same database and files; the lock dies with its holder."""
+    with (state / "lock").open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DeployError(
+                f"another fedkeel server runs on {state}; stop it first, or give this one a "
+                "--state of its own"
+            ) from None
+        yield
+
+
+def _run(place: Place, wanted: Mapping[str, list[str]], say: Say, stop: threading.Event) -> None:
+    proxy = f", clients on {place.fleet}" if place.fleet else ", no clients from outside"
+    say(f"SuperLink on {place.superlink}{proxy}; logs in {place.state / 'logs'}")
     services = [
         _Service(name, command, place.state / "logs" / f"{name.replace(' ', '-')}.log")
         for name, command in wanted.items()
@@ -194,6 +224,15 @@ def _environment(place: Place) -> Mapping[str, str]:
         "PATH": f"{bin_folder()}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _check_ports(place: Place) -> None:
+    _check_port("127.0.0.1", place.port)
+    if place.fleet:
+        host, port = split(place.fleet)
+        if port == place.port:
+            raise DeployError(f"the SuperLink and the clients cannot both have port {port}")
+        _check_port(host, port)
 
 
 def _check_port(host: str, port: int) -> None:

@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from common.errors import ConfigError
-from server_app.live import Live, read_live
+from common.text import one_line
+from server_app.folder import CONFIG_FILE, LOG
+from server_app.live import LIVE, Live, read_live
 from server_app.records import (
     OUTCOME,
     RECORDS,
@@ -18,6 +20,7 @@ from server_app.records import (
     read_records,
 )
 
+LONGEST_LINE = 1000
 FOLLOW_SECONDS = 1.0
 SILENT_SECONDS = 10.0  # a run that lives gives a sign every two
 OK, FAILED = 0, 1
@@ -38,7 +41,7 @@ def show(console: Console, out: Path, name: str, *, follow: bool) -> int:
         if not follow or outcome:
             _print(console, folder, live, records, outcome)
             return FAILED if outcome and outcome.status == "failed" else OK
-        line = headline(live, outcome, time.time())
+        line = headline(live, outcome, time.time(), folder.name)
         if line != told:
             console.print(f"{time.strftime('%H:%M:%S')} {line}", markup=False, soft_wrap=True)
             told = line
@@ -51,7 +54,7 @@ def find(out: Path, name: str) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    marks = (RECORDS, OUTCOME, "live.json", "config.toml")
+    marks = (RECORDS, OUTCOME, LOG, LIVE, CONFIG_FILE)
     found = {
         folder: max((folder / m).stat().st_mtime for m in marks if (folder / m).exists())
         for folder in (out.iterdir() if out.is_dir() else ())
@@ -66,8 +69,12 @@ def find(out: Path, name: str) -> Path:
     return max(found, key=lambda folder: found[folder])
 
 
-def headline(live: Live | None, outcome: Outcome | None, now: float) -> str:
+def headline(live: Live | None, outcome: Outcome | None, now: float, name: str = "NAME") -> str:
     """Say in one line what a run is doing."""
+    return one_line(_headline(live, outcome, now, name), LONGEST_LINE)
+
+
+def _headline(live: Live | None, outcome: Outcome | None, now: float, name: str) -> str:
     if outcome:
         return f"{outcome.status} after {outcome.rounds} rounds: {outcome.message}"
     if live is None:
@@ -85,7 +92,7 @@ def headline(live: Live | None, outcome: Outcome | None, now: float) -> str:
     if now - live.updated > SILENT_SECONDS:
         text += (
             f"; NO SIGN OF LIFE for {now - live.updated:.0f} s: was its ServerApp killed? "
-            "Go on with: fedkeel run --resume --name NAME ..."
+            f"If so, go on with: fedkeel run --resume --name {name} ..."
         )
     return text
 
@@ -103,7 +110,8 @@ def _print(
     records: list[RoundRecord],
     outcome: Outcome | None,
 ) -> None:
-    console.print(f"{folder.name}: {headline(live, outcome, time.time())}", markup=False)
+    line = headline(live, outcome, time.time(), folder.name)
+    console.print(f"{folder.name}: {line}", markup=False, soft_wrap=True)
     last = records[-1] if records else None
     names = sorted({*(live.ready if live else ()), *(last.cohort if last else ())},
                    key=lambda name: (len(name), name))  # fmt: skip
@@ -120,14 +128,14 @@ def _print(
         newest = replied[-1] if replied else None
         reason = refused.get(name) or (dropped[-1].dropped[name] if dropped else "")
         table.add_row(
-            name,
-            _now(name, live, outcome),
+            one_line(name),
+            one_line(_now(name, live, outcome)),
             f"round {newest.round}" if newest else "",
             f"{newest.arrived[name]:.1f}" if newest and name in newest.arrived else "",
             f"{newest.bytes_down[name] / 1e6:.2f}" if newest and name in newest.bytes_down else "",
             f"{newest.bytes_up[name] / 1e6:.2f}" if newest and name in newest.bytes_up else "",
             str(len(dropped)) if dropped else "",
-            reason,
+            one_line(reason),
         )
     console.print(table, markup=False)
     voids = [record for record in records if record.void]

@@ -15,13 +15,14 @@ from common.wire import Card, FlatCodec
 from server_app.folder import RunFolder
 from server_app.live import Live
 from server_app.records import RecordError
-from server_app.roster import Registry, Roster, wait_for_clients
+from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
 from server_app.state import ServerState
 from server_app.strategies import STRATEGIES
 from server_app.strategy import MethodStrategy
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
+GREETING_SECONDS = 30.0  # for those that are there when the quorum is
 
 
 @app.main()
@@ -88,6 +89,10 @@ def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -
     roster = wait_for_clients(
         grid, look, config.quorum, timeout, logger.info, config.expected_clients
     )
+    until = time.monotonic() + GREETING_SECONDS
+    while registry.is_asking and time.monotonic() < until and len(roster.nodes) < config.clients:
+        time.sleep(POLL_SECONDS)  # others that are there already have not answered yet
+        roster = look(grid)
     logger.info(
         "%d clients; client %s %s", len(roster.nodes), roster.clients[0], registry.first.device
     )

@@ -7,25 +7,22 @@ enough, and a reply that comes too late is noticed when it comes. One client who
 or whose reply cannot be read, holds up nobody.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from httpx import HTTPError  # what Flower's grid raises when the SuperLink itself refuses
 
 from common.types import ClientId, by_client
-from server_app.reasons import LONGEST, is_lost, reason_of
+from server_app.looks import Looks, push, was_lost
+from server_app.reasons import reason_of
 from server_app.roster import Roster
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks for replies
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.4  # seconds between two looks for replies
 LOOK_SECONDS = 1.0  # between two looks at who is there
 SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
 LATE_SECONDS = 30.0  # after the deadline, in which a reply is noticed though it is not used
-APART = 8  # looks for replies that go on side by side
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
 LATE = "no reply within the round's deadline"
 
@@ -78,35 +75,12 @@ class Terms:
     patience: float = 60.0
 
 
-class _Look:
-    """One look for the replies to some messages, in a thread of its own.
-
-    Flower waits in it for a reply that is still being uploaded, be that for hours, and trips over
-    one that is malformed.
-    """
-
-    def __init__(self, grid: Grid, messages: list[str]) -> None:
-        self.messages = messages
-        self.replies: list[Message] = []
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._work, args=(grid,), daemon=True)
-        self.thread.start()
-
-    def _work(self, grid: Grid) -> None:
-        try:
-            found = list(grid.pull_messages(self.messages))
-            self.replies = [m for m in found if m.metadata.reply_to_message_id in self.messages]
-        except BaseException as error:
-            self.error = error
-
-
 class Post:
     """Sends orders and collects replies, and remembers which ones are overdue."""
 
     def __init__(self) -> None:
         self._overdue: dict[str, _Sent] = {}
-        self._looks: list[_Look] = []  # that go on
-        self._alone: set[ClientId] = set()  # looked for one by one: one of them sent rubbish
+        self._looks = Looks()
         self.late: dict[ClientId, str] = {}  # what came too late since `take_late`
 
     def take_late(self) -> dict[ClientId, str]:
@@ -155,7 +129,7 @@ class Post:
                 client, now = pending.pop(name).client, time.monotonic()
                 if isinstance(reply, str):
                     answers.missing[client] = reply
-                elif not _is_lost(reply):
+                elif not was_lost(reply):
                     answers.replies[client] = reply
                     answers.seconds[client] = now - begin
                 elif tries[client] < terms.retries:
@@ -210,7 +184,7 @@ class Post:
         messages = [
             Message(contents[c], roster.nodes[c], kind, group_id=str(round), ttl=ttl) for c in there
         ]
-        taken = set(grid.push_messages(messages)) if messages else set()
+        taken = push(grid, messages)
         return {
             message.metadata.message_id: _Sent(client, roster.nodes[client], round, deadline)
             for client, message in zip(there, messages, strict=True)
@@ -222,22 +196,10 @@ class Post:
     ) -> list[tuple[str, Message | str]]:
         """Return new replies to `pending` in the clients' order, or why one is none.
 
-        What is overdue and comes is noted. Looks that take longer than `patience` go on.
+        What is overdue and comes is noted.
         """
-        waited = {**pending, **self._overdue}
-        busy = {name for look in self._looks for name in look.messages}
-        for group in self._groups([n for n in pending if n not in busy], pending):
-            self._looks.append(_Look(grid, group))
-        if rest := [name for name in self._overdue if name not in busy]:
-            self._looks.append(_Look(grid, rest))
-        until = time.monotonic() + patience
-        for look in self._looks:
-            look.thread.join(max(0.0, until - time.monotonic()))
-        over = [look for look in self._looks if not look.thread.is_alive()]
-        self._looks = [look for look in self._looks if look not in over]
-        found: list[tuple[str, Message | str]] = []
-        for look in over:
-            found += self._judge(look, waited)
+        nodes = {name: sent.node for name, sent in {**self._overdue, **pending}.items()}
+        found = self._looks.take(grid, nodes, patience)
         for name, reply in found:
             if (sent := self._overdue.pop(name, None)) and _is_content(reply):
                 after = time.monotonic() - sent.deadline
@@ -246,49 +208,9 @@ class Post:
         known = [(name, reply) for name, reply in found if name in pending]
         return sorted(known, key=lambda pair: by_client(pending[pair[0]].client))
 
-    def _groups(self, names: Iterable[str], sent: Mapping[str, _Sent]) -> list[list[str]]:
-        """Deal messages to looks, so that a client that stalls keeps few others waiting."""
-        alone = [[name] for name in names if sent[name].client in self._alone]
-        rest = [name for name in names if sent[name].client not in self._alone]
-        return alone + [rest[k::APART] for k in range(min(APART, len(rest)))]
-
-    def _judge(
-        self, look: _Look, waited: Mapping[str, _Sent]
-    ) -> Iterator[tuple[str, Message | str]]:
-        """Yield what a look brought.
-
-        Where one of several replies is malformed, Flower loses the others with it, and nobody
-        knows whose it was: their messages are told to have expired, so that all of them are asked
-        again, and from then on each is looked for alone.
-
-        Raises:
-            BaseException: what ends the run, such as that it was stopped at the SuperLink.
-        """
-        error = look.error
-        if error is not None and (isinstance(error, HTTPError) or not isinstance(error, Exception)):
-            raise error
-        if error is not None and len(look.messages) == 1:
-            said = f"{type(error).__name__}: {error}"[:LONGEST]
-            yield look.messages[0], f"its reply is malformed: {said!r}"
-        elif error is not None:
-            self._alone |= {waited[name].client for name in look.messages}
-        for reply in look.replies:
-            name, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
-            if _is_lost(reply) or node == waited[name].node:
-                yield name, reply
-            else:
-                yield name, f"its reply says that it is from node {node}, not {waited[name].node}"
-
 
 def _is_content(reply: Message | str) -> bool:
     return isinstance(reply, Message) and not reply.has_error()
-
-
-def _is_lost(reply: Message) -> bool:
-    """Whether the client could not answer, or its answer got lost on the way."""
-    return reply.has_error() and (
-        is_lost(reply.error) or reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
-    )
 
 
 def _spare(enough: int) -> str:

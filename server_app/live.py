@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,13 @@ from server_app.files import replacing
 from server_app.roster import Roster
 
 LIVE = "live.json"
+SHAPES: Mapping[Any, tuple[str, ...]] = {
+    str: ("phase",),
+    int: ("round", "rounds"),
+    (int, float): ("since", "updated"),
+    list: ("ready", "asked", "again"),
+    dict: ("refused", "answered", "missing", "late"),
+}
 SIGN_SECONDS = 2.0  # between two signs of life while nothing changes
 
 
@@ -92,6 +100,14 @@ def read_live(folder: Path) -> Live | None:
     """Return what a run was doing when it last gave a sign; None if it never did."""
     try:
         said: dict[str, Any] = json.loads((folder / LIVE).read_bytes())
-        return Live(**said)
+        live = Live(**said)
     except (OSError, ValueError, TypeError):
         return None
+    kinds = {kind: [getattr(live, name) for name in names] for kind, names in SHAPES.items()}
+    fits = all(isinstance(value, kind) for kind, values in kinds.items() for value in values)
+    return live if fits else None
+
+
+def clear_live(folder: Path) -> None:
+    """Forget what an earlier run in this folder did last."""
+    (folder / LIVE).unlink(missing_ok=True)

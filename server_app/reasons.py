@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 
+from common.text import one_line
+
 SPOKEN: Mapping[int, str] = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp could not be loaded",
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised an error",
@@ -14,7 +16,6 @@ SPOKEN: Mapping[int, str] = {
     ErrorCode.CLIENT_APP_CRASHED: "its process died",
 }
 DEAD_WORKER = ("ActorDiedError", "ActorUnavailableError", "WorkerCrashedError", "died unexpectedly")
-LONGEST = 300
 
 
 LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
@@ -40,4 +41,4 @@ def reason_of(error: Error) -> str:
         lines = ["; ".join(lines)]  # said on purpose: all of it counts
     last = lines[-1] if lines else ""
     said = SPOKEN.get(error.code, f"error {error.code}")
-    return f"{said}: {last[:LONGEST]}" if last else said
+    return f"{said}: {one_line(last)}" if last else said

@@ -13,8 +13,10 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from common.errors import AggregationError, ClientError, FedError
+from common.text import one_line
 from common.types import ClientId, by_client
 from common.wire import Card, question
+from server_app.looks import Looks, push, was_lost
 from server_app.reasons import reason_of
 
 POLL_SECONDS = 0.1
@@ -123,6 +125,8 @@ class Registry:
         self._nodes: dict[ClientId, int] = {}
         self._asked: dict[str, tuple[int, float]] = {}  # message -> node, since when
         self._refused_at: dict[int, float] = {}
+        self._refused_names: dict[int, ClientId] = {}
+        self._looks = Looks()
         self._names: dict[int, str] = {}  # of the nodes that are there
         self._seen = -LOOK_SECONDS
         self._met = False
@@ -142,6 +146,10 @@ class Registry:
         if self._asked or now - self._seen >= LOOK_SECONDS:
             self._seen = now
             self._names = {node.node_id: node.name for node in grid.get_nodes()}
+            gone = self._refused_at.keys() - self._names.keys()
+            for node in gone:
+                del self._refused_at[node]
+                self.refused.pop(self._refused_names.pop(node), None)
             self._greet(grid, now)
             self._listen(grid, now)
         ready = Roster.of(
@@ -163,7 +171,7 @@ class Registry:
             )
             for node in new
         ]
-        taken = set(grid.push_messages(messages)) if messages else set()
+        taken = push(grid, messages)
         for node, message in zip(new, messages, strict=True):
             if message.metadata.message_id in taken:
                 self._asked[message.metadata.message_id] = node, now
@@ -171,14 +179,17 @@ class Registry:
     def _listen(self, grid: Grid, now: float) -> None:
         """Take the answers that are there, in the order of the clients' ids."""
         came: list[tuple[int, Card]] = []
-        for reply in grid.pull_messages(list(self._asked)) if self._asked else []:
-            node, _ = self._asked.pop(reply.metadata.reply_to_message_id)
+        nodes = {name: node for name, (node, _) in self._asked.items()}
+        for name, reply in self._looks.take(grid, nodes, POLL_SECONDS):
+            node, _ = self._asked.pop(name)
+            if isinstance(reply, Message) and was_lost(reply):
+                continue  # it went away; it is asked when it is back
             try:
-                if reply.has_error():
-                    raise ClientError(reason_of(reply.error))
+                if isinstance(reply, str) or reply.has_error():
+                    raise ClientError(reply if isinstance(reply, str) else reason_of(reply.error))
                 came.append((node, Card.read(reply.content)))
             except FedError as error:
-                self._refuse(node, str(error), now)
+                self._refuse(node, one_line(str(error)), now)
         for node, card in sorted(came, key=lambda pair: by_client(self._id(*pair))):
             self._admit(node, card, now)
         for message, (node, since) in list(self._asked.items()):
@@ -219,12 +230,16 @@ class Registry:
                 now,
             )
             return
-        for name in {client, str(node)}:
-            self.refused.pop(name, None)
-        self._refused_at.pop(node, None)
+        if self._refused_at.pop(node, None) is not None:
+            self.refused.pop(self._refused_names.pop(node), None)
         if self._met and client not in self.cards:
-            self.tell(f"client {client} joins: it {card.device}")
+            self.tell(f"client {client} joins: it {one_line(card.device)}")
         self.cards[client], self._nodes[client] = card, node
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a node that is there has not answered yet."""
+        return bool(self._asked)
 
     def _holder_of(self, partition: str) -> ClientId | None:
         """Return the client that is there and holds this part of a dealt data set."""
@@ -236,11 +251,11 @@ class Registry:
         if self.refused.get(name) != reason:
             self.tell(f"client {name} cannot take part: {reason}")
         self.refused[name] = reason
-        self._refused_at[node] = now
+        self._refused_at[node], self._refused_names[node] = now, name
 
     def _refuse_the_hopeless(self, ready: int) -> None:
         """End the wait at the start when it can come to nothing."""
-        refused = [node for node in self._refused_at if node in self._names]
+        refused = list(self._refused_at)  # of those that are there
         to_come = max(0, self.clients - len(self._names)) + len(self._asked)
         if refused and ready + to_come < self.quorum and not self._asked:
             said = "; ".join(

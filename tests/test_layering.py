@@ -28,7 +28,7 @@ FLOWER = {
     *(
         f"server_app/{name}.py"
         for name in (
-            "app", "exchange", "strategy", "strategies", "replies", "roster", "reasons",
+            "app", "exchange", "looks", "strategy", "strategies", "replies", "roster", "reasons",
         )
     ),
     "client_app/app.py",
@@ -36,7 +36,7 @@ FLOWER = {
 CIFAR = "common/data/cifar.py"  # its pickles come from outside; it has an unpickler of its own
 TORCH_IN_COMMON = ("common/models/", "common/data/batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
-    {"errors", "types", "rng", "threads"},
+    {"errors", "types", "rng", "text", "threads"},
     {"layout", "store", "metrics", "settings", "geometry"},
     {"methods", "models", "data"},
     {"config"},

@@ -87,7 +87,7 @@ class SimulationJob:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 # Not with -m: Ray's workers could then not import what this file defines.
-                [sys.executable, "-c", f"from {__name__} import main; main()", str(order)],
+                [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(order)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -186,7 +186,7 @@ def _end_with_parent() -> None:
         time.sleep(1)
     # In place of this process, which would go down with Ray before the work is done.
     code = f"from {__name__} import clear_away; clear_away({mark!r}, {str(Path.cwd())!r})"
-    os.execv(sys.executable, [sys.executable, "-c", code])
+    os.execv(sys.executable, [sys.executable, "-P", "-c", code])
 
 
 def main() -> None:

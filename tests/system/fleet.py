@@ -16,6 +16,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,10 +152,14 @@ class Fleet:
 
     def enroll(self, *names: str) -> None:
         """Make each client's key, as its owner does, and take the public half on the roll."""
-        for name in names:
+
+        def enroll(name: str) -> None:
             public = self.succeed("key", name, "--dir", "../keys")
             (self.folder / "keys" / f"{name}.public").write_text(public)
             self.succeed("enroll", name, "--key", f"../keys/{name}.public")
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(enroll, names))
 
     def start_join(
         self,
@@ -237,14 +242,23 @@ class Fleet:
         """The file with the final model of the run of this name."""
         return (self.run_dir(name) / "weights.npz").read_bytes()
 
-    def reaches(self, name: str, round: int, phase: str = "training") -> Live:  # noqa: A002
-        """Wait until the run of this name is in this phase of this round, or beyond."""
+    def reaches(
+        self,
+        name: str,
+        round: int,  # noqa: A002
+        phase: str = "training",
+        since: float = 0.0,
+    ) -> Live:
+        """Wait until the run of this name is in this phase of this round, or beyond.
+
+        What it wrote before `since` (seconds since 1970) does not count.
+        """
 
         def there() -> Live | None:
             ended = self.outcome(name)
             assert ended is None, f"{name} has ended before: {ended}{self.tails}"
             live = self.live(name)
-            if live is None:
+            if live is None or live.updated <= since:
                 return None
             here, wanted = (live.round, PHASES.index(live.phase)), (round, PHASES.index(phase))
             return live if here >= wanted else None

@@ -135,26 +135,33 @@ class Clock:
 
 
 @pytest.fixture(scope="module")
-def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
-    """A clock that can be wrong (libfaketime disturbs how Python waits)."""
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What shows processes such a clock (libfaketime disturbs how Python waits)."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("NO C COMPILER FOR A WRONG CLOCK (apt-get install gcc)")
     folder = tmp_path_factory.mktemp("clock")
     (folder / "clock.c").write_text(CLOCK)
-    library = folder / "clock.so"
-    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "clock.c")]
+    made = folder / "clock.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(made), str(folder / "clock.c")]
     subprocess.run(command, check=True)
-    return Clock(library, folder / "ahead")
+    return made
+
+
+@pytest.fixture
+def clock(library: Path, tmp_path: Path) -> Clock:
+    """A clock that can be wrong."""
+    return Clock(library, tmp_path / "ahead")
 
 
 @pytest.fixture(scope="module")
-def tick(made: Fleet, clock: Clock) -> Iterator[Process]:
+def tick(made: Fleet, library: Path) -> Iterator[Process]:
     """A client that serves while its clock goes wrong, and right again."""
+    clock = Clock(library, made.folder / "ahead")
     made.enroll("tick")
     own = ("--name", "tick", "--key", made.folder / "keys/tick")
+    clock.set(0)
     with serving(made, "tick", *own, extra=clock.env) as process:
-        clock.set(0)
         process.says(CONNECTED, PATIENCE)
         clock.set(600)
         begin = time.monotonic()

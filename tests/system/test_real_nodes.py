@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,22 +20,29 @@ from deploy.link import Link
 from tests.system.conftest import BIN, pairs
 from tests.system.federation import wait_for
 from tests.system.fleet import PATIENCE, SMALL, Fleet, fleet, need_nginx
+from tests.system.odd import Odd
 
 SOURCE = Path(__file__).parents[2]
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "venv")
 NAMES = ["0", "1", "2"]
+METHODS = {"fedpcd": (), "fedpvr": ("classifier.",)}  # parts of the model that travel twice
 MB = 1_000_000
 BIG = 300 * MB
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A federation of three clients, all connected."""
+    """A federation of three clients, none of them there yet."""
     need_nginx()
     with fleet(tmp_path_factory.mktemp("fleet") / "f") as up:
         up.enroll(*NAMES)
-        up.join(*NAMES)
         yield up
+
+
+@pytest.fixture(scope="module")
+def odd(made: Fleet) -> Odd:
+    """What clients are made to do; nothing but to wait for their end."""
+    return Odd(made.folder / "odd")
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +63,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def undisturbed(made: Fleet, method: str, rounds: int) -> bytes:
-    """The model of a run that nothing happens to."""
-    name = f"{method}-{rounds}-inline"
+def simulated(made: Fleet, method: str) -> bytes:
+    """The model of the same run in Flower's simulation engine, which nothing happens to."""
+    name = f"{method}-simulated"
     if not made.run_dir(name).exists():
-        made.reference(method, name, {"rounds": rounds}, "inline")
+        made.reference(method, name, {}, "simulation")
     return made.weights(name)
 
 
@@ -82,7 +90,38 @@ def on_the_wire(made: Fleet) -> dict[str, int]:
     return {"down": sum(int(out) for _, out in pulls), "up": sum(int(in_) for in_, _ in pushes)}
 
 
-@pytest.mark.parametrize(("method", "beside"), [("fedpcd", ()), ("fedpvr", ("classifier.",))])
+def test_whatever_is_killed_the_run_ends_with_the_bits_of_a_calm_one(made: Fleet, odd: Odd) -> None:
+    """And by itself; what was done since the last checkpoint is done again."""
+    made.join(*NAMES, extra=odd.env())
+    process = made.start_run("fedpvr", "killed", {"server.checkpoint-every": 2})
+    made.reaches("killed", 2)
+    made.find("flwr-serverapp").kill()
+    killed = time.time()
+    assert made.reaches("killed", 1, since=killed).round == 1, "no checkpoint: from the start"
+
+    made.reaches("killed", 2, since=killed)
+    made.find("flower-superlink").kill()
+
+    since = made.reaches("killed", 3).since
+    odd.give({"1": ["waits"]})
+    made.find("flower-supernode", "0").kill()
+    wait_for(lambda: odd.has_begun("1", since), lambda: made.tails, PATIENCE)
+    made.find("flwr-clientapp", "1", since).kill()
+    expected = {method: simulated(made, method) for method in METHODS}  # while they are missed
+
+    assert process.ended(PATIENCE) == 0, process.text + made.tails
+    outcome = made.outcome("killed")
+    assert outcome is not None
+    assert (outcome.status, outcome.rounds) == ("completed", 3)
+    records = made.records("killed")
+    assert [record.round for record in records] == [1, 2, 3]
+    assert [record.dropped for record in records] == [{}] * 3
+    assert [record.replied for record in records] == [NAMES] * 3
+    assert {*records[2].again} == {"0", "1"}
+    assert made.weights("killed") == expected["fedpvr"]
+
+
+@pytest.mark.parametrize(("method", "beside"), METHODS.items())
 def test_nodes_give_the_bits_of_a_simulation_and_send_what_the_records_say(
     method: str, beside: tuple[str, ...], made: Fleet
 ) -> None:
@@ -90,8 +129,7 @@ def test_nodes_give_the_bits_of_a_simulation_and_send_what_the_records_say(
     before = on_the_wire(made)
     made.run(method, method, {})
     crossed = {way: sum_ - before[way] for way, sum_ in on_the_wire(made).items()}
-    simulated = made.reference(method, f"{method}-simulated", {}, "simulation")
-    assert made.weights(method) == simulated
+    assert made.weights(method) == simulated(made, method)
 
     records = made.records(method)
     assert [record.round for record in records] == [1, 2, 3]
@@ -129,60 +167,33 @@ def test_status_and_clients_show_the_clients_by_name(made: Fleet) -> None:
     assert re.findall(r"│ (\w+) +│ (\w+)", clients)[:3] == [(name, "online") for name in NAMES]
 
 
-def test_whatever_is_killed_the_run_ends_with_the_bits_of_a_calm_one(made: Fleet) -> None:
-    """And by itself; what was done since the checkpoint before is done again."""
-    settings = {"rounds": 5, "server.checkpoint-every": 2}
-    process = made.start_run("fedpvr", "killed", settings)
-    made.reaches("killed", 2)
-    made.find("flower-superlink").kill()
-
-    since = made.reaches("killed", 3).since
-    made.find("flower-supernode", "0").kill()
-    made.find("flwr-clientapp", "1", since).kill()
-
-    assert {"0", "1"} <= {*made.done("killed", 3).again}
-    made.reaches("killed", 4)  # the checkpoint is that of round 2
-    made.find("flwr-serverapp").kill()
-
-    assert process.ended(PATIENCE) == 0, process.text + made.tails
-    outcome = made.outcome("killed")
-    assert outcome is not None
-    assert (outcome.status, outcome.rounds) == ("completed", 5)
-    records = made.records("killed")
-    assert [record.round for record in records] == [1, 2, 3, 4, 5]
-    assert [record.dropped for record in records] == [{}] * 5
-    assert [record.replied for record in records] == [NAMES] * 5
-    assert made.weights("killed") == undisturbed(made, "fedpvr", 5)
-
-
-def test_a_run_outlives_the_command_that_started_it(made: Fleet) -> None:
-    process = made.start_run("fedpvr", "orphan", {})
-    made.done("orphan", 1)
-    process.kill()
-    done = made.fedkeel(*made.arguments("fedpvr", "orphan", {}), "--resume")
-    assert done.code == 2
-    assert "is being served already" in done.err
-    assert "fedkeel status orphan --follow" in done.err
-    outcome = wait_for(lambda: made.outcome("orphan"), lambda: made.tails, PATIENCE)
-    assert outcome.status == "completed"
-    assert made.succeed("status", "orphan").startswith("orphan: completed after 3 rounds")
-    assert made.weights("orphan") == undisturbed(made, "fedpvr", 3)
-
-
-def test_ctrl_c_stops_the_run_on_the_server_and_it_can_go_on(made: Fleet) -> None:
-    process = made.start_run("fedpvr", "stopped", {})
-    made.done("stopped", 1)
+def test_ctrl_c_stops_a_run_on_the_server_and_without_its_command_it_goes_on(made: Fleet) -> None:
+    """A kill -9 of the command ends nothing; a run that is served is not started a second time."""
+    settings = {"participation": 0.34, "rounds": 2}
+    process = made.start_run("fedpvr", "left", settings)
+    made.done("left", 1)
     process.popen.send_signal(signal.SIGINT)
     assert process.ended(PATIENCE) == 130, process.text + made.tails
     assert "stopped; nothing is left running" in process.text
-    outcome = made.outcome("stopped")
+    outcome = made.outcome("left")
     assert outcome is not None
     assert (outcome.status, outcome.message) == ("stopped", "stopped by the user")
     assert newest_status(made) == "finished:stopped"
     wait_for(lambda: not made.all("flwr-serverapp"), lambda: made.tails, 15)
-    made.run("fedpvr", "stopped", {}, "--resume")
-    assert [record.round for record in made.records("stopped")] == [1, 2, 3]
-    assert made.weights("stopped") == undisturbed(made, "fedpvr", 3)
+
+    again = time.time()
+    process = made.start_run("fedpvr", "left", settings, "--resume")
+    made.reaches("left", 2, since=again)
+    process.kill()
+    done = made.fedkeel(*made.arguments("fedpvr", "left", settings), "--resume")
+    assert done.code == 2
+    assert "is being served already" in done.err
+    assert "fedkeel status left --follow" in done.err
+    outcome = wait_for(lambda: made.outcome("left"), lambda: made.tails, PATIENCE)
+    assert outcome.status == "completed"
+    assert made.succeed("status", "left").startswith("left: completed after 2 rounds")
+    assert [record.round for record in made.records("left")] == [1, 2]
+    assert made.weights("left") == made.reference("fedpvr", "left-inline", settings, "inline")
 
 
 def test_plain_flwr_run_works_too_and_plain_flwr_stop_is_no_failure(

@@ -10,7 +10,8 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.run import RunNotRunningException
 from httpx import HTTPError
 
-from server_app.exchange import APART, LATE, LATE_SECONDS, NOT_PUSHED, Answers, Post, Terms
+from server_app.exchange import LATE, LATE_SECONDS, NOT_PUSHED, Answers, Post, Terms
+from server_app.looks import APART
 from server_app.roster import Roster
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -266,7 +267,8 @@ def test_where_many_are_looked_for_together_the_others_are_asked_again_once() ->
     answers = wire.exchange(Terms(30, retries=2), post)
     assert set(answers.replies) == {*clients} - {"c3"}
     assert answers.missing.keys() == {"c3"}
-    assert sorted(answers.again) == ["c11", "c19", "c3"], "those of its look"
+    of_its_look = [f"c{3 + APART * k}" for k in range(3)]
+    assert sorted(answers.again) == sorted(of_its_look)
     wire.looks.clear()
     answers = wire.exchange(Terms(30, retries=2), post)
     assert (answers.missing.keys(), answers.again) == ({"c3"}, []), "now it is looked for alone"

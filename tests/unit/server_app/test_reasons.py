@@ -4,7 +4,8 @@ import pytest
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 
-from server_app.reasons import LONGEST, reason_of
+from common.text import LONGEST
+from server_app.reasons import reason_of
 
 SAID = "its ClientApp raised an error"
 RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
