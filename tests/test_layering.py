@@ -28,7 +28,14 @@ FLOWER = {
     *(
         f"server_app/{name}.py"
         for name in (
-            "app", "exchange", "looks", "strategy", "strategies", "replies", "roster", "reasons",
+            "app",
+            "exchange",
+            "looks",
+            "strategy",
+            "strategies",
+            "replies",
+            "roster",
+            "reasons",
         )
     ),
     "client_app/app.py",

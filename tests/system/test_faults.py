@@ -6,11 +6,11 @@ late: see test_real_nodes, test_rounds_on_nodes and test_namespaces.
 
 import http.server
 import os
+import re
 import shutil
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +23,11 @@ from deploy import pki, server
 from tests.system.conftest import BIN
 from tests.system.federation import Process, free_port, wait_for
 from tests.system.fleet import CONNECTED, PATIENCE, Fleet, fleet, listens, need_nginx
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("FEDKEEL_TEST_FAULTS") != "1",
+    reason="SLOW, NOT RUN BY DEFAULT: FEDKEEL_TEST_FAULTS=1 pytest tests/system/test_faults.py",
+)
 
 SOON = 30.0  # seconds, within which who cannot take part is told so
 WIDE = {"COLUMNS": "1000"}  # no sentence is broken
@@ -164,9 +169,7 @@ def tick(made: Fleet, library: Path) -> Iterator[Process]:
     with serving(made, "tick", *own, extra=clock.env) as process:
         process.says(CONNECTED, PATIENCE)
         clock.set(600)
-        begin = time.monotonic()
         process.says("this machine's clock is ", PATIENCE)
-        print("CLOCK NOTICED", time.monotonic() - begin)
         clock.set(0)
         yield process
 
@@ -278,10 +281,8 @@ def test_a_clock_that_is_wrong_and_nobody_looked(made: Fleet, clock: Clock, ahea
 
 
 def test_who_is_not_enrolled(made: Fleet) -> None:
-    begin = time.monotonic()
     with serving(made, "eve", "--name", "eve", "--key", made.folder / "eve") as stranger:
         stranger.says('the server does not let client "eve"', PATIENCE)
-        print("UNENROLLED", time.monotonic() - begin)
         assert "it is not enrolled: then send eve.pub to the operator" in stranger.text
         assert CONNECTED not in stranger.text
 
@@ -291,11 +292,8 @@ def test_who_is_revoked(made: Fleet) -> None:
     with serving(made, "rita", "--name", "rita", "--key", made.folder / "keys/rita") as rita:
         rita.says(CONNECTED, PATIENCE)
         made.succeed("revoke", "rita")
-        begin = time.monotonic()
         rita.says(" does not accept its signatures any more, as those of a client that was revoked")
-        print("REVOKED", time.monotonic() - begin)
         rita.says('the server does not let client "rita"', PATIENCE)
-        print("REVOKED 2", time.monotonic() - begin)
         assert "Or it was revoked, which takes a new key" in rita.text
         assert rita.text.count(CONNECTED) == 1
 
@@ -303,7 +301,6 @@ def test_who_is_revoked(made: Fleet) -> None:
 def test_a_clock_that_is_right_again_lets_its_client_in(tick: Process) -> None:
     """By itself, once the server has missed the node that could not take its leave."""
     wait_for(lambda: tick.text.count(CONNECTED) == 2, lambda: tick.text, PATIENCE)
-    print(tick.text)
     assert tick.stop() == 0  # it holds client 2's data
 
 
@@ -364,28 +361,24 @@ def test_a_client_whose_disk_is_full(made: Fleet) -> None:
             assert "No space left on device" in live.refused["2"]
             disk.make_room()
         with serving(made, "small", *home):
-            begin = time.monotonic()
             wait_for(takes_part, lambda: made.tails, PATIENCE)
-            print("DISK BACK", time.monotonic() - begin)
             run.stop()
 
 
 def test_a_server_whose_disk_is_full(made: Fleet) -> None:
     """The run ends and says why; with room it goes on to the bits of an undisturbed one."""
-    settings = {"rounds": 4}
+    settings = {"rounds": 3}
     made.join("2")
     made.reference("fedpcd", "calm", settings, "inline")
     with disk_at(made.work / "small") as disk:
         at = {**settings, "out": "small"}
         run = made.start_run("fedpcd", "server-disk", at)
         folder = disk.path / "server-disk"
-        wait_for(lambda: (folder / "checkpoints/round-000002.ckpt").exists(), seconds=PATIENCE)
+        wait_for(lambda: (folder / "checkpoints/round-000001.ckpt").exists(), seconds=PATIENCE)
         disk.fill()
-        begin = time.monotonic()
         assert run.ended(PATIENCE) == 1
-        print("SERVER DISK", time.monotonic() - begin, run.text)
         assert "No space left on device" in run.text
         disk.make_room()
         said = made.succeed(*made.arguments("fedpcd", "server-disk", at), "--resume")
-        assert "going on after round 2" in said
+        assert re.search("going on after round [12]$", said, re.MULTILINE)
         assert (folder / "weights.npz").read_bytes() == made.weights("calm")

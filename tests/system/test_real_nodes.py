@@ -183,6 +183,7 @@ def test_ctrl_c_stops_a_run_on_the_server_and_without_its_command_it_goes_on(mad
 
     again = time.time()
     process = made.start_run("fedpvr", "left", settings, "--resume")
+    wait_for(lambda: made.outcome("left") is None, lambda: made.tails)
     made.reaches("left", 2, since=again)
     process.kill()
     done = made.fedkeel(*made.arguments("fedpvr", "left", settings), "--resume")
