@@ -19,7 +19,7 @@ from tests.system.odd import Odd
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("FEDKEEL_TEST_FAULTS") != "1",
-    reason="SLOW, NOT RUN BY DEFAULT: FEDKEEL_TEST_FAULTS=1 pytest tests/system/test_rounds_on_nodes.py",
+    reason="SLOW, NOT RUN BY DEFAULT: FEDKEEL_TEST_FAULTS=1 pytest tests/system",
 )
 
 ALL = ["0", "1", "2"]

@@ -228,3 +228,8 @@ def test_links_and_folders_are_no_keys(tmp_path: Path) -> None:
     assert "a folder" in check_private(tmp_path / "carol")[0]
     with pytest.raises(DeployError, match="symbolic link"):
         make_key(tmp_path / "bob")
+
+
+def test_the_name_of_a_public_keys_file_is_no_clients_name() -> None:
+    with pytest.raises(DeployError, match=r"without \.pub"):
+        client_name("ward-a.pub")

@@ -225,3 +225,20 @@ def test_flower_is_not_waited_for_for_ever(fake: Path, home: Path) -> None:
 def test_without_flower_it_says_how_to_get_it(fake: Path, home: Path) -> None:
     with pytest.raises(DeployError, match="install Flower"):
         Link("a:1", home / "public/ca.crt").flwr("ls")
+
+
+def test_what_lies_in_the_current_folder_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would import a json.py from there before its own."""
+    (tmp_path / "json.py").write_text("import pathlib; pathlib.Path('owned').touch()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("deploy.link.check", lambda *_: None)
+    with pytest.raises(DeployError):
+        Link("127.0.0.1:9", None).nodes()
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_name_that_no_machine_can_have_is_told() -> None:
+    with pytest.raises(DeployError, match="cannot be the name of a machine"):
+        check(f"{'a' * 300}:8443", None)

@@ -357,3 +357,13 @@ def test_an_app_of_an_earlier_run_is_removed(node: Node) -> None:
     (node.home / "apps" / "old").mkdir(parents=True)
     serve(node, print, lambda: True)
     assert not (node.home / "apps").exists()
+
+
+def test_a_node_that_gave_up_for_good_is_heard_and_started_anew() -> None:
+    """Flower's process stays alive without ever reaching for the server again."""
+    heard, event = hear(Heard(connected=True), "Giving up reconnection after 0.68 seconds", 0.0)
+    assert heard.gave_up
+    assert "gave up" in event
+    life = Life().after(heard, None, lasted=1.0, now=1.0)
+    assert life.kind == "gave up"
+    assert "it is started anew" in why(life, "ward", "SHA256:x", "")

@@ -262,3 +262,37 @@ def test_what_is_no_card_is_refused(content: RecordDict | str) -> None:
         content = RecordDict({CONFIG: record})
     with pytest.raises(ClientError, match="expected a client's card"):
         registry(1, 1)(Nodes({1: ""}, lambda m: Message(content, reply_to=m)))
+
+
+def test_a_client_that_goes_away_while_it_is_asked_is_asked_when_it_is_back() -> None:
+    """That is no reason to end the wait at the start: it may come back in time."""
+    answers = [Error(5, "gone"), card("0")]
+
+    def answer(message: Message) -> Message:
+        said = answers.pop(0)
+        return Message(said if isinstance(said, Error) else said.record(), reply_to=message)
+
+    grid, known = Nodes({12: ""}, answer), registry(1, 1)
+    assert known(grid).clients == []
+    assert known(grid).clients == ["0"]
+
+
+def test_a_malformed_answer_is_its_own_clients_affair() -> None:
+    class Torn(Nodes):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            if any(self.sent[m].metadata.dst_node_id == 71 for m in message_ids if m in self.sent):
+                raise ValueError("not a message")
+            return super().pull_messages(message_ids)
+
+    grid = Torn({12: "", 71: ""}, lambda m: Message(card("0").record(), reply_to=m))
+    roster = registry(quorum=1)(grid)
+    assert roster.clients == ["0"]
+    assert "malformed" in roster.refused["71"]
+
+
+def test_a_node_that_left_is_refused_no_more() -> None:
+    cards = {12: card("0"), 71: card("1", classes=7)}
+    grid, known = with_cards(cards), registry(quorum=1)
+    assert known(grid).refused.keys() == {"71"}
+    del grid.names[71]
+    assert known(grid).refused == {}
