@@ -22,7 +22,7 @@ from server_app.roster import Roster
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.4  # seconds between two looks for replies
 LOOK_SECONDS = 1.0  # between two looks at who is there
 SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
-LATE_SECONDS = 30.0  # after the deadline, in which a reply is noticed though it is not used
+LATE_SECONDS = 10.0  # past the deadline, in which a reply is noticed, not used; see the watchdog
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
 LATE = "no reply within the round's deadline"
 

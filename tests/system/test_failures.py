@@ -109,7 +109,7 @@ def test_a_killed_worker_costs_nobody_the_round(place: Place) -> None:
         wait_for(lambda: place.records("killed"))
         victim = wait_for(place.training)[0]
         victim.kill()
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     records = place.records("killed")
     assert [len(record.replied) for record in records] == [6, 6, 6, 6]

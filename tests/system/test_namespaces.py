@@ -24,6 +24,7 @@ from tests.system.namespaces import (
 )
 
 CLIENTS = ("0", "1", "2")
+OFFLINE, NOT_ASKED = "it went offline", "not asked"
 pytestmark = pytest.mark.skipif(bool(reason := why_not()), reason=reason)
 
 
@@ -102,12 +103,15 @@ def test_a_client_that_was_cut_off_for_two_rounds_takes_part_again(net: Networke
     assert net.done("cut", 1).replied == [*CLIENTS]
     net.reaches("cut", 2)
     net.cut_off("2")
+    reasons = []
     for number in (2, 3):
         record = net.done("cut", number)
         assert record.replied == ["0", "1"]
-        assert record.dropped == {"2": LATE}
         assert record.void is None
-        assert limit <= record.seconds["train"] < limit + 5
+        assert record.seconds["train"] < limit + 5
+        reasons.append(record.dropped.get("2", NOT_ASKED))
+    # The deadline is before or after the server misses it, a minute after its last sign of life.
+    assert reasons in ([LATE, LATE], [LATE, OFFLINE], [LATE, NOT_ASKED], [OFFLINE, NOT_ASKED])
     net.plug_in("2")
 
     def all_there() -> list[int]:
@@ -118,5 +122,5 @@ def test_a_client_that_was_cut_off_for_two_rounds_takes_part_again(net: Networke
     assert net.find("flower-supernode", "2").pid == node
     assert net.joined["2"].text.count("connected: ready for orders") == 1
     run.stop()
-    assert f"round 2/40: client 2 dropped: {LATE}" in run.text
+    assert f"round 2/40: client 2 dropped: {reasons[0]}" in run.text
     assert "stopped; nothing is left running" in run.text
