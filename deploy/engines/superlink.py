@@ -90,10 +90,13 @@ class SuperLinkJob:
         status, why = self._status()
         if read_outcome(self.folder) is not None:
             return False
-        if status == STOPPED and self._stopped is not None:
-            write_outcome(self.folder, self._stopped)
-            return False
-        gone = begun and not is_served(self.folder)
+        served = is_served(self.folder)
+        if status == STOPPED:  # by somebody; its ServerApp has a moment to say so
+            if self._stopped is not None and not served:
+                write_outcome(self.folder, self._stopped)
+            self._why = status
+            return served
+        gone = begun and not served
         if status.startswith(FINISHED) and not gone:
             self._why = f"{status}: {why}" if why else status
             return False
