@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import DeployError
+from common.files import to_disk
 
 PRIVATE, PUBLIC = 0o600, 0o644
 
@@ -91,18 +92,9 @@ def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> 
             file.flush()
             os.fsync(handle)
         part.rename(path)
-        settle(path.parent)
+        to_disk(path.parent)
     except OSError as error:
         raise DeployError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def settle(folder: Path) -> None:
-    """Have the names in a folder written to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -1,17 +1,17 @@
 """Start a run, show it, end it in order, and say how it went."""
 
-import fcntl
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from common.config import RunConfig
 from common.errors import ConfigError
+from common.files import exclusive
 from deploy.engines import Engine, Job, Resources
 from deploy.environment import usable_cores
 from deploy.progress import follow
@@ -123,22 +123,17 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
+def only_one(folder: Path) -> AbstractContextManager[object]:
     """Keep other commands out of a run's folder; the lock dies with its holder.
 
     Raises:
         ConfigError: somebody else holds it.
     """
-    with (folder / "lock").open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"another process is running the run in {folder}; wait for it, or give this one "
-                "another --name"
-            ) from None
-        yield
+    taken = ConfigError(
+        f"another process is running the run in {folder}; wait for it, or give this one another "
+        "--name"
+    )
+    return exclusive(folder / "lock", taken)
 
 
 def _let_down(job: Job) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from cryptography import x509
 
 from common.errors import DeployError
+from common.files import to_disk
 from deploy.certificates import (
     Key,
     certificate_pem,
@@ -32,7 +33,7 @@ from deploy.certificates import (
     new_key,
     new_server,
 )
-from deploy.files import PRIVATE, PUBLIC, alone, make_folder, read_file, settle, write_file
+from deploy.files import PRIVATE, PUBLIC, alone, make_folder, read_file, write_file
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")  # health checks and Flower itself dial these
 DAYS, CA_DAYS = 825, 3650
@@ -197,7 +198,7 @@ def _move_in(files: Files) -> bool:
         files.next_key.replace(files.key)
     if crt is not None and (key := load_key(files.key)) is not None and fits(key, crt):
         files.next_crt.replace(files.crt)
-        settle(files.crt.parent)
+        to_disk(files.crt.parent)
         return True
     files.next_crt.unlink(missing_ok=True)
     files.next_key.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ The SuperLink serves its Control and Runtime APIs, which authenticate nobody, on
 the clients' Fleet API; so it listens on loopback, and only the proxy is seen from outside.
 """
 
-import fcntl
 import ipaddress
 import os
 import re
@@ -13,13 +12,13 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from common.errors import DeployError
+from common.files import exclusive
 from deploy.certificates import fits, load_certificate, load_key
 from deploy.environment import QUIET
 from deploy.files import make_folder
@@ -153,25 +152,15 @@ def serve(place: Place, say: Say, stop: threading.Event) -> None:
         DeployError: something is missing, or a port is taken.
     """
     make_folder(place.state, close=True)
-    with _only_one(place.state):
+    taken = DeployError(
+        f"another fedkeel server runs on {place.state}; stop it first, or give this one a --state "
+        "of its own"
+    )
+    with exclusive(place.state / "lock", taken):
         _check_ports(place)
         for folder in (place.state / "logs", place.state / "proxy", place.runs):
             folder.mkdir(parents=True, exist_ok=True)
         _run(place, commands(place, place.state / "proxy"), say, stop)
-
-
-@contextmanager
-def _only_one(state: Path) -> Iterator[None]:
-    """Keep a second server off the same database and files; the lock dies with its holder."""
-    with (state / "lock").open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DeployError(
-                f"another fedkeel server runs on {state}; stop it first, or give this one a "
-                "--state of its own"
-            ) from None
-        yield
 
 
 def _run(place: Place, wanted: Mapping[str, list[str]], say: Say, stop: threading.Event) -> None:

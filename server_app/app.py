@@ -12,7 +12,7 @@ from common.config import RunConfig, parse
 from common.errors import AggregationError
 from common.models import FlatModel, build
 from common.wire import Card, FlatCodec
-from server_app.folder import RunFolder
+from server_app.folder import LOG, RunFolder, logging_to
 from server_app.live import Live
 from server_app.records import RecordError
 from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run one federation from the run config."""
     config = parse(context.run_config)
     folder = RunFolder.open(config)
-    with folder.serving(), folder.logging():
+    with folder.serving(), logging_to(folder.path / LOG):
         _serve(grid, config, folder)
 
 

@@ -1,11 +1,10 @@
 """RunFolder: what a run leaves on disk, written as it happens."""
 
-import fcntl
 import logging
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import tomli_w
 
 from common.config import NOT_IN_RESULTS, RunConfig
 from common.errors import CheckpointError, ConfigError, FedError
+from common.files import exclusive
 from common.layout import Layout
 from server_app.checkpoint import load_newest, newest_head, save
 from server_app.files import replacing
@@ -180,36 +180,17 @@ class RunFolder:
         """Say what is going on at this moment."""
         self.live.show(live)
 
-    @contextmanager
-    def logging(self) -> Iterator[None]:
-        """Write what Flower's logger says into the folder as well, one line an event."""
-        logger = logging.getLogger("flwr")
-        handler = logging.FileHandler(self.path / LOG, encoding="utf-8")
-        handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-            handler.close()
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self) -> AbstractContextManager[object]:
         """Keep every other process from serving this run; the lock dies with its holder.
 
         Raises:
             ConfigError: somebody else does.
         """
-        with (self.path / SERVING).open("a") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"the run in {self.path} is being served already, by a ServerApp that still "
-                    "lives; wait for it, stop it, or give this run another name"
-                ) from None
-            yield
+        taken = ConfigError(
+            f"the run in {self.path} is being served already, by a ServerApp that still lives; "
+            "wait for it, stop it, or give this run another name"
+        )
+        return exclusive(self.path / SERVING, taken)
 
     def finish(self, state: ServerState[Any], layout: Layout, seconds: float) -> None:
         """Write the final model by name, whole or not at all, and that the run is complete.
@@ -243,13 +224,30 @@ class RunFolder:
 def is_served(path: Path) -> bool:
     """Whether a ServerApp that lives is at work on the run in this folder."""
     try:
-        with (path / SERVING).open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with exclusive(path / SERVING, BlockingIOError()):
+            return False
     except BlockingIOError:
         return True
     except OSError:
         return False
-    return False
+
+
+@contextmanager
+def logging_to(path: Path, *, alone: bool = False) -> Iterator[None]:
+    """Write what Flower's logger says into a file, one line an event.
+
+    With `alone` it says it nowhere else meanwhile.
+    """
+    logger = logging.getLogger("flwr")
+    before, handler = list(logger.handlers), logging.FileHandler(path, encoding="utf-8")
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is told
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.handlers[:] = [handler] if alone else [*before, handler]
+    try:
+        yield
+    finally:
+        logger.handlers[:] = before
+        handler.close()
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ FLOWER = {
 CIFAR = "common/data/cifar.py"  # its pickles come from outside; it has an unpickler of its own
 TORCH_IN_COMMON = ("common/models/", "common/data/batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
-    {"errors", "types", "rng", "text", "threads"},
+    {"errors", "files", "types", "rng", "text", "threads"},
     {"layout", "store", "metrics", "settings", "geometry"},
     {"methods", "models", "data"},
     {"config"},

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from common.data.locks import exclusive
 from common.errors import DataError
+from common.files import exclusive, to_disk
 
 META = "meta.json"
 HOME = ".fedkeel-cache"
@@ -127,19 +127,10 @@ def _build(home: Path, name: str, options: str, build: Callable[[Path], None]) -
         part.mkdir()
         build(part)
         for path in (*part.iterdir(), part):
-            _to_disk(path)
+            to_disk(path)
         part.rename(home / name)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until it is stored: else a power cut may leave a name without its content."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _opened(folder: Path) -> Cached | None:

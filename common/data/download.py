@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from common.data.locks import exclusive
 from common.errors import DataError
+from common.files import exclusive
 
 LOCK = ".fedkeel-download.lock"
 BLOCK = 1 << 20

@@ -1,10 +1,8 @@
 """InlineGrid: a federation in one process, with no start-up, driving the very same two apps."""
 
-import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from client_app.app import app
 from common.config import RunConfig
 from deploy.engines.base import Resources, answer
 from server_app.app import run
-from server_app.folder import LOG
+from server_app.folder import LOG, logging_to
 
 GRACE_SECONDS = 5.0
 FIRST_NODE = 1001  # node ids are not partition ids; here as elsewhere
@@ -114,22 +112,6 @@ class InlineGrid(Grid):
         return answer(self.client_app, message, self._contexts[message.metadata.dst_node_id])
 
 
-@contextmanager
-def logging_to(path: Path) -> Iterator[None]:
-    """Send Flower's log into a file instead of the terminal, as the other engine does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    logger = logging.getLogger("flwr")
-    before, handler = list(logger.handlers), logging.FileHandler(path)
-    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is told
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.handlers[:] = [handler]
-    try:
-        yield
-    finally:
-        logger.handlers[:] = before
-        handler.close()
-
-
 class InlineJob:
     """A run in a thread of this process."""
 
@@ -141,7 +123,7 @@ class InlineJob:
 
     def _work(self, config: RunConfig) -> None:
         try:
-            with logging_to(Path(config.out) / config.name / LOG):
+            with logging_to(Path(config.out) / config.name / LOG, alone=True):
                 run(self._grid, config)
         except KeyboardInterrupt:  # from push_messages: signals reach the main thread alone
             pass

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DeployError
+from common.files import exclusive
 from deploy import pki
 from deploy.files import make_folder
 from deploy.server import Place, commands, proxy_config, serve
@@ -73,10 +74,8 @@ def test_one_port_cannot_serve_both(place: Place) -> None:
 
 
 def test_a_second_server_on_the_same_state_is_refused(place: Place) -> None:
-    from deploy.server import _only_one
-
     make_folder(place.state)
-    with _only_one(place.state):
+    with exclusive(place.state / "lock"):
         assert "another fedkeel server runs on" in refused(place)
 
 

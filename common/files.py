@@ -1,0 +1,40 @@
+"""Locks that die with their holder, and names that outlive a power cut."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def exclusive(path: Path, taken: Exception | None = None) -> Iterator[IO[str]]:
+    """Hold the lock file at `path`; yields the open file.
+
+    The kernel lets go when the process ends, however it ends, so no stale lock is left. The file
+    itself stays: to remove it would let two processes hold two different files of one name.
+
+    Args:
+        path: the file; it is made where there is none.
+        taken: raised when somebody else holds the lock; None waits for its holder to finish.
+    """
+    with path.open("a+", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if taken else 0))
+        except BlockingIOError:
+            assert taken is not None, "without it the lock is waited for"
+            raise taken from None
+        yield handle
+
+
+def to_disk(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are stored.
+
+    Else a power cut may leave a name without its content.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
