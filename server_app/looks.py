@@ -116,7 +116,5 @@ def push(grid: Grid, messages: list[Message]) -> set[str]:
         return set()
     try:
         return {name for name in grid.push_messages(messages) if name}
-    except HTTPError:
-        raise
     except ObjectPushError:  # an upload broke off: as if the messages had been lost
         return set()

@@ -16,8 +16,6 @@ SPOKEN: Mapping[int, str] = {
     ErrorCode.CLIENT_APP_CRASHED: "its process died",
 }
 DEAD_WORKER = ("ActorDiedError", "ActorUnavailableError", "WorkerCrashedError", "died unexpectedly")
-
-
 LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 

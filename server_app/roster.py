@@ -103,6 +103,13 @@ def _missing(roster: Roster, expected: tuple[ClientId, ...]) -> str:
     return f"; missing: {', '.join(missing[:SHOWN])}{more}"
 
 
+@dataclass(frozen=True)
+class _Refusal:
+    name: ClientId
+    reason: str
+    since: float
+
+
 class Registry:
     """The clients of a federation: asks each node once who it is before it gets work.
 
@@ -121,11 +128,9 @@ class Registry:
     ) -> None:
         self.clients, self.quorum, self.timeout, self.tell = clients, quorum, timeout, tell
         self.cards: dict[ClientId, Card] = {}
-        self.refused: dict[ClientId, str] = {}  # by name, or by node where there is none
         self._nodes: dict[ClientId, int] = {}
         self._asked: dict[str, tuple[int, float]] = {}  # message -> node, since when
-        self._refused_at: dict[int, float] = {}
-        self._refused_names: dict[int, ClientId] = {}
+        self._refusals: dict[int, _Refusal] = {}  # by node
         self._looks = Looks()
         self._names: dict[int, str] = {}  # of the nodes that are there
         self._seen = -LOOK_SECONDS
@@ -146,10 +151,7 @@ class Registry:
         if self._asked or now - self._seen >= LOOK_SECONDS:
             self._seen = now
             self._names = {node.node_id: node.name for node in grid.get_nodes()}
-            gone = self._refused_at.keys() - self._names.keys()
-            for node in gone:
-                del self._refused_at[node]
-                self.refused.pop(self._refused_names.pop(node), None)
+            self._refusals = {n: why for n, why in self._refusals.items() if n in self._names}
             self._greet(grid, now)
             self._listen(grid, now)
         ready = Roster.of(
@@ -163,8 +165,8 @@ class Registry:
     def _greet(self, grid: Grid, now: float) -> None:
         """Ask the nodes that are new, and after a while those that could not take part."""
         known = {*self._nodes.values(), *(node for node, _ in self._asked.values())}
-        again = {n for n, since in self._refused_at.items() if now - since < AGAIN_SECONDS}
-        new = sorted(self._names.keys() - known - again)
+        waits = {n for n, why in self._refusals.items() if now - why.since < AGAIN_SECONDS}
+        new = sorted(self._names.keys() - known - waits)
         messages = [
             Message(
                 question(self._names[node], self.timeout), node, MessageType.QUERY, ttl=self.timeout
@@ -202,39 +204,40 @@ class Registry:
 
     def _admit(self, node: int, card: Card, now: float) -> None:
         client = self._id(node, card)
-        other = self._nodes.get(client)
-        if other is not None and other in self._names:
-            self._refuse(
-                node,
-                f'two nodes ({other} and {node}) both say they are client "{client}"; the second '
-                "is refused: give each its own name and key, or its own partition-id",
-                now,
-            )
+        if objection := self._objection(node, client, card):
+            self._refuse(node, objection, now)
             return
-        twin = self._holder_of(card.partition)
-        if twin is not None:
-            self._refuse(
-                node,
-                f'client "{client}" holds partition {card.partition}, which client "{twin}" has '
-                "already; give each its own partition-id",
-                now,
-            )
-            return
-        if self.cards and (card.shape, card.classes) != (self.first.shape, self.first.classes):
-            first = min(self.cards, key=by_client)
-            self._refuse(
-                node,
-                f"client {client} has images {card.shape} of {card.classes} classes, client "
-                f"{first} has {self.first.shape} of {self.first.classes}; all clients must hold "
-                "the same kind of data",
-                now,
-            )
-            return
-        if self._refused_at.pop(node, None) is not None:
-            self.refused.pop(self._refused_names.pop(node), None)
+        self._refusals.pop(node, None)
         if self._met and client not in self.cards:
             self.tell(f"client {client} joins: it {one_line(card.device)}")
         self.cards[client], self._nodes[client] = card, node
+
+    def _objection(self, node: int, client: ClientId, card: Card) -> str:
+        """Return why a client does not fit to those that are there; "" if it does."""
+        other = self._nodes.get(client)
+        if other is not None and other in self._names:
+            return (
+                f'two nodes ({other} and {node}) both say they are client "{client}"; the second '
+                "is refused: give each its own name and key, or its own partition-id"
+            )
+        if twin := self._holder_of(card.partition):
+            return (
+                f'client "{client}" holds partition {card.partition}, which client "{twin}" has '
+                "already; give each its own partition-id"
+            )
+        if self.cards and (card.shape, card.classes) != (self.first.shape, self.first.classes):
+            first = min(self.cards, key=by_client)
+            return (
+                f"client {client} has images {card.shape} of {card.classes} classes, client "
+                f"{first} has {self.first.shape} of {self.first.classes}; all clients must hold "
+                "the same kind of data"
+            )
+        return ""
+
+    @property
+    def refused(self) -> dict[ClientId, str]:
+        """Why clients that are there cannot take part, by name, or by node where there is none."""
+        return {one.name: one.reason for one in self._refusals.values()}
 
     @property
     def is_asking(self) -> bool:
@@ -248,20 +251,19 @@ class Registry:
 
     def _refuse(self, node: int, reason: str, now: float) -> None:
         name = self._names.get(node) or str(node)
-        if self.refused.get(name) != reason:
+        before = self._refusals.get(node)
+        if before is None or before.reason != reason:
             self.tell(f"client {name} cannot take part: {reason}")
-        self.refused[name] = reason
-        self._refused_at[node], self._refused_names[node] = now, name
+        self._refusals[node] = _Refusal(name, reason, now)
 
     def _refuse_the_hopeless(self, ready: int) -> None:
         """End the wait at the start when it can come to nothing."""
-        refused = list(self._refused_at)  # of those that are there
-        to_come = max(0, self.clients - len(self._names)) + len(self._asked)
-        if refused and ready + to_come < self.quorum and not self._asked:
+        to_come = max(0, self.clients - len(self._names))
+        if self._refusals and not self._asked and ready + to_come < self.quorum:
             said = "; ".join(
                 f"{count} say: {why}"
-                for why, count in Counter(self.refused.values()).most_common(3)
+                for why, count in Counter(r.reason for r in self._refusals.values()).most_common(3)
             )
             raise ClientError(
-                f"{len(refused)} of {len(self._names)} clients cannot take part; {said}"
+                f"{len(self._refusals)} of {len(self._names)} clients cannot take part; {said}"
             )

@@ -143,10 +143,9 @@ class MethodStrategy(Strategy):
             grid, self.options.fraction_train, self.options.min_train_nodes, server_round, spare
         )
         lr = self.local_lr(server_round) if self.local_lr else _told_rate(config)
-        messages, sizes = [], {}
+        digest, messages, sizes = self._codec.layout.digest, [], {}
         for client in clients:
             brief = self.method.brief(state.method, client)
-            digest = self._codec.layout.digest
             order = Order(server_round, lr, digest, brief, client, self._timeout)
             content = self._content(arrays, config, order)
             sizes[client] = payload_bytes(content)
@@ -344,7 +343,7 @@ class MethodStrategy(Strategy):
         for server_round in range(state.round + 1, num_rounds + 1):
             messages = self.configure_train(server_round, arrays, train_config, grid)
             clock.lap("configure")
-            replies = self._exchange(grid, messages, "training", server_round, num_rounds, timeout)
+            replies = self._exchange(grid, messages, "training", server_round, num_rounds)
             clock.lap("train")
             try:
                 new_arrays, metrics = self.aggregate_train(server_round, replies)
@@ -359,9 +358,7 @@ class MethodStrategy(Strategy):
             every = self.options.eval_every
             if server_round == num_rounds or (every and server_round % every == 0):
                 asks = self.configure_evaluate(server_round, arrays, evaluate_config, grid)
-                answers = self._exchange(
-                    grid, asks, "evaluating", server_round, num_rounds, timeout
-                )
+                answers = self._exchange(grid, asks, "evaluating", server_round, num_rounds)
                 metrics = self.aggregate_evaluate(server_round, answers)
                 clock.lap("evaluate")
                 if metrics is not None:
@@ -381,7 +378,6 @@ class MethodStrategy(Strategy):
         phase: str,
         server_round: int,
         rounds: int,
-        timeout: float,
     ) -> list[Message]:
         """Send the orders, wait for the replies, and keep what is known of those that lack."""
         kinds, asked = {message.metadata.message_type for message in messages}, self._asked
@@ -397,7 +393,7 @@ class MethodStrategy(Strategy):
                     server_round,
                     rounds,
                     since,
-                    since + timeout,
+                    since + self._timeout,
                     ready=roster.clients,
                     refused=dict(roster.refused),
                     asked=asked.cohort,
@@ -413,7 +409,7 @@ class MethodStrategy(Strategy):
             kinds.pop(),
             {asked.clients[m.metadata.dst_node_id]: m.content for m in messages},
             self._look,
-            Terms(timeout, asked.enough, self.options.retries, self.options.patience),
+            Terms(self._timeout, asked.enough, self.options.retries, self.options.patience),
             round=server_round,
             watch=watch,
         )
