@@ -12,6 +12,7 @@ from cryptography import x509
 
 from common.errors import DeployError
 from deploy.findings import Finding
+from deploy.link import read_address
 from deploy.reach import (
     HEALTH,
     PATIENCE_SECONDS,
@@ -22,7 +23,6 @@ from deploy.reach import (
     connect,
     is_authority,
     reached,
-    read_address,
     trusting,
 )
 

@@ -19,6 +19,8 @@ from common.errors import DeployError
 from deploy.environment import QUIET
 from deploy.group import bin_folder
 
+Address = tuple[str, int]
+
 CONNECT_SECONDS = 10.0
 LONGEST = 400  # characters of what Flower says
 FRAME = " \u256d\u2500\u256e\u2502\u2570\u256f"  # what Flower's command draws around its errors
@@ -107,7 +109,7 @@ class Link:
         return answer(self.address, done.returncode, done.stdout, done.stderr)
 
     def _env(self, home: str) -> dict[str, str]:
-        host, _ = split(self.address)
+        host, _ = read_address(self.address)
         direct = ",".join(filter(None, [os.environ.get("NO_PROXY"), host]))
         return {
             **os.environ,
@@ -153,7 +155,7 @@ def check(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> No
     Raises:
         DeployError: nothing listens there, or what does is not to be trusted; says why.
     """
-    host, port = split(address)
+    host, port = read_address(address)
     trusted = "this machine's own list" if ca is None else str(ca)
     try:
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
@@ -190,18 +192,20 @@ def check(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> No
         raise DeployError(f"{address} cannot be reached: {error.strerror or error}") from error
 
 
-def split(address: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT or [IPv6]:PORT.
+def read_address(text: str) -> Address:
+    """Return host and port of HOST:PORT; an IPv6 address stands in brackets.
 
     Raises:
-        DeployError: it is neither.
+        DeployError: it is something else.
     """
-    host, _, port = address.rpartition(":")
+    host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if not bare or "/" in host or (":" in bare and bare == host) or not port.isdecimal():
+    plain = bare and "/" not in text and "@" not in text and not any(c.isspace() for c in text)
+    if not plain or (":" in bare) != host.startswith("[") or not port.isdecimal():
         raise DeployError(
-            f"{address!r} is not an address of the form HOST:PORT, such as fl.example.org:8443"
+            f'the server\'s address is "{text}", expected HOST:PORT without https:// or a path, '
+            "for example fl.example.org:8443 or [2001:db8::1]:8443"
         )
-    if not 1 <= int(port) <= 65535:
-        raise DeployError(f"{address!r} has no port between 1 and 65535")
+    if not 0 < int(port) < 2**16:
+        raise DeployError(f"the port of {text} must be 1 to {2**16 - 1}")
     return bare, int(port)

@@ -16,11 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtensionOID
 
 from common.errors import DeployError
+from deploy.link import Address, read_address
 
 PATIENCE_SECONDS = 5.0
 HEALTH = "/health"
-
-Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -48,25 +47,6 @@ class Answer:
     server: str
     ahead: float | None
     trusted: bool
-
-
-def read_address(text: str) -> Address:
-    """Return host and port of HOST:PORT; an IPv6 address stands in brackets.
-
-    Raises:
-        DeployError: it is something else.
-    """
-    host, _, port = text.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    plain = bare and "/" not in text and "@" not in text and not any(c.isspace() for c in text)
-    if not plain or (":" in bare) != host.startswith("[") or not port.isdecimal():
-        raise DeployError(
-            f'the server\'s address is "{text}", expected HOST:PORT without https:// or a path, '
-            "for example fl.example.org:8443 or [2001:db8::1]:8443"
-        )
-    if not 0 < int(port) < 2**16:
-        raise DeployError(f"the port of {text} must be 1 to {2**16 - 1}")
-    return bare, int(port)
 
 
 def trusting(authority: Sequence[x509.Certificate]) -> ssl.SSLContext:

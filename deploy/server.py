@@ -23,7 +23,7 @@ from deploy.certificates import fits, load_certificate, load_key
 from deploy.environment import QUIET
 from deploy.files import make_folder
 from deploy.group import Group, bin_folder
-from deploy.link import split
+from deploy.link import read_address
 from deploy.pki import examine
 
 LOG_BYTES = 16 << 20  # a log file is moved away beyond
@@ -113,7 +113,7 @@ def commands(place: Place, folder: Path) -> dict[str, list[str]]:
 
 def proxy_config(place: Place, folder: Path) -> str:
     """Return nginx's configuration, from the template that the container uses as well."""
-    host, port = split(place.fleet)
+    host, port = read_address(place.fleet)
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -218,7 +218,7 @@ def _environment(place: Place) -> Mapping[str, str]:
 def _check_ports(place: Place) -> None:
     _check_port("127.0.0.1", place.port)
     if place.fleet:
-        host, port = split(place.fleet)
+        host, port = read_address(place.fleet)
         if port == place.port:
             raise DeployError(f"the SuperLink and the clients cannot both have port {port}")
         _check_port(host, port)

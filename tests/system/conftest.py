@@ -53,8 +53,30 @@ def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     return value
 
 
+class Runs:
+    """What lies in the folders of the runs below `work`."""
+
+    work: Path
+
+    def run_dir(self, name: str) -> Path:
+        """Where the run of this name lies."""
+        return self.work / "runs" / name
+
+    def records(self, name: str) -> list[RoundRecord]:
+        """What the run of this name recorded so far."""
+        return read_records(self.run_dir(name))
+
+    def outcome(self, name: str) -> Outcome | None:
+        """How the run of this name ended."""
+        return read_outcome(self.run_dir(name))
+
+    def weights(self, name: str) -> bytes:
+        """The file with the final model of the run of this name."""
+        return (self.run_dir(name) / "weights.npz").read_bytes()
+
+
 @dataclass(frozen=True)
-class Place:
+class Place(Runs):
     """An empty home, a folder for temporary files, and a folder to work in."""
 
     work: Path
@@ -102,22 +124,6 @@ class Place:
     def fedkeel(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`fedkeel` with these arguments, to its end."""
         return self.call(str(BIN / "fedkeel"), *arguments)
-
-    def run_dir(self, name: str) -> Path:
-        """Where the run of this name lies."""
-        return self.work / "runs" / name
-
-    def records(self, name: str) -> list[RoundRecord]:
-        """What the run of this name recorded so far."""
-        return read_records(self.run_dir(name))
-
-    def outcome(self, name: str) -> Outcome | None:
-        """How the run of this name ended."""
-        return read_outcome(self.run_dir(name))
-
-    def weights(self, name: str) -> bytes:
-        """The file with the final model of the run of this name."""
-        return (self.run_dir(name) / "weights.npz").read_bytes()
 
     def processes(self) -> list[psutil.Process]:
         """Every live process that was started here, wherever it hangs in the process tree."""

@@ -26,8 +26,8 @@ import psutil
 import pytest
 
 from server_app.live import Live, read_live
-from server_app.records import Outcome, RoundRecord, read_outcome, read_records
-from tests.system.conftest import BIN, pairs
+from server_app.records import RoundRecord
+from tests.system.conftest import BIN, Runs, pairs
 from tests.system.federation import Process, free_port, wait_for
 
 MARK = "FEDKEEL_TEST_FLEET"  # in the environment of everything that is started
@@ -57,7 +57,7 @@ class Done:
 
 
 @dataclass
-class Fleet:
+class Fleet(Runs):
     """What runs, where it listens, and how to do more with it."""
 
     folder: Path
@@ -222,25 +222,9 @@ class Fleet:
         self.succeed("run", method, "--engine", engine, "--name", name, *given)
         return self.weights(name)
 
-    def run_dir(self, name: str) -> Path:
-        """Where the run of this name lies."""
-        return self.work / "runs" / name
-
-    def records(self, name: str) -> list[RoundRecord]:
-        """What the run of this name recorded so far."""
-        return read_records(self.run_dir(name))
-
-    def outcome(self, name: str) -> Outcome | None:
-        """How the run of this name ended."""
-        return read_outcome(self.run_dir(name))
-
     def live(self, name: str) -> Live | None:
         """What the run of this name is doing."""
         return read_live(self.run_dir(name))
-
-    def weights(self, name: str) -> bytes:
-        """The file with the final model of the run of this name."""
-        return (self.run_dir(name) / "weights.npz").read_bytes()
 
     def reaches(
         self,

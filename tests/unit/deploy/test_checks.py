@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 from deploy import checks, reach
 from deploy.checks import check_server, judge_address, judge_clock, judge_proxy
 from deploy.findings import Finding
+from deploy.link import read_address
 
 DAY = timedelta(days=1)
 LOCAL = ("127.0.0.1", "localhost")
@@ -318,7 +319,7 @@ def test_an_address_that_is_none_is_refused_with_an_example(
     [("a.b:1", ("a.b", 1)), ("10.0.0.7:8443", ("10.0.0.7", 8443)), ("[::1]:8443", ("::1", 8443))],
 )
 def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
-    assert reach.read_address(text) == address
+    assert read_address(text) == address
 
 
 def test_a_closed_port_and_an_unknown_name_and_silence_are_told_apart(

@@ -13,7 +13,7 @@ import pytest
 
 from common.errors import DeployError
 from deploy import link, pki
-from deploy.link import Link, answer, check, split
+from deploy.link import Link, answer, check, read_address
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_a_server_under_another_name_is_not_trusted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening(over_tls(home)) as address:
-        dialled = socket.create_connection(("127.0.0.1", split(address)[1]))
+        dialled = socket.create_connection(("127.0.0.1", read_address(address)[1]))
         monkeypatch.setattr(socket, "create_connection", lambda *_: dialled)
         with pytest.raises(DeployError) as caught:
             check("fl.example.org:8443", home / "public/ca.crt")
@@ -131,7 +131,7 @@ def test_a_ca_file_that_is_none_is_named(home: Path, tmp_path: Path) -> None:
     [("a.b:1", ("a.b", 1)), ("[::1]:8443", ("::1", 8443)), ("1.2.3.4:65535", ("1.2.3.4", 65535))],
 )
 def test_addresses_are_read(text: str, pair: tuple[str, int]) -> None:
-    assert split(text) == pair
+    assert read_address(text) == pair
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_addresses_are_read(text: str, pair: tuple[str, int]) -> None:
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(DeployError, match=r"address|port"):
-        split(text)
+        read_address(text)
 
 
 def failure(text: str) -> str:
