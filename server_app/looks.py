@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-from httpx import HTTPError  # what Flower's grid raises when the SuperLink itself refuses
+from httpx import HTTPError, TransportError  # what Flower's grid raises: refused, not reached
 
 from common.text import one_line
 from server_app.reasons import is_lost
@@ -82,6 +82,8 @@ class Looks:
         again, and from then on each is looked for alone.
         """
         error = look.error
+        if isinstance(error, TransportError):
+            return  # a SuperLink that hangs: it is asked again
         if error is not None and (isinstance(error, HTTPError) or not isinstance(error, Exception)):
             raise error
         if error is not None and len(look.messages) == 1:
@@ -116,5 +118,5 @@ def push(grid: Grid, messages: list[Message]) -> set[str]:
         return set()
     try:
         return {name for name in grid.push_messages(messages) if name}
-    except ObjectPushError:  # an upload broke off: as if the messages had been lost
+    except (ObjectPushError, TransportError):  # it broke off: as if the messages had been lost
         return set()

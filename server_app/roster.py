@@ -7,10 +7,12 @@ id is the name under which the node's key is registered, in simulation the parti
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
+from httpx import TransportError
 
 from common.errors import AggregationError, ClientError, FedError
 from common.text import one_line
@@ -150,7 +152,8 @@ class Registry:
         now = time.monotonic()
         if self._asked or now - self._seen >= LOOK_SECONDS:
             self._seen = now
-            self._names = {node.node_id: node.name for node in grid.get_nodes()}
+            with suppress(TransportError):  # a SuperLink that hangs: what was known counts on
+                self._names = {node.node_id: node.name for node in grid.get_nodes()}
             self._refusals = {n: why for n, why in self._refusals.items() if n in self._names}
             self._greet(grid, now)
             self._listen(grid, now)

@@ -56,7 +56,8 @@ from common.wire import FlatCodec, Order, TrainReply, payload_bytes, read_train_
 from server_app.exchange import Post, Terms
 from server_app.roster import by_name
 
-server, client = ServerApp(), ClientApp()
+server = ServerApp()
+client = ClientApp()
 
 def codec(context):
     return FlatCodec(Layout((Tensor("w", (context.run_config["floats"],)),), ()))

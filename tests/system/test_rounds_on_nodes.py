@@ -290,6 +290,8 @@ def test_a_client_is_its_key_whatever_becomes_of_its_processes_and_its_folder(
     copy.says('the server does not let client "1"', PATIENCE)
     assert copy.stop() == 0
 
+    since = made.reaches("identity", 2).since
+    wait_for(lambda: odd.has_begun("1", since), lambda: made.tails, PATIENCE)
     assert made.joined["1"].stop() == 0
     shutil.rmtree(made.folder / "keys/1.node")
     made.join("1", extra=odd.env(quick=True))

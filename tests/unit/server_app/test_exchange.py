@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.run import RunNotRunningException
-from httpx import HTTPError
+from httpx import ConnectTimeout, HTTPError
 
 from server_app.exchange import LATE, LATE_SECONDS, NOT_PUSHED, Answers, Post, Terms
 from server_app.looks import APART
@@ -215,8 +215,14 @@ class Flower(Wire):
     stalls: dict[str, float] = field(default_factory=dict)
     malformed: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
-    nobody: Exception | None = None
+    nobody: Exception | None = None  # answers looks
+    deaf: Exception | None = None  # to orders
     looks: list[list[str]] = field(default_factory=list)
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        if self.deaf:
+            raise self.deaf
+        return super().push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         if self.nobody:
@@ -298,6 +304,21 @@ def test_a_reply_that_got_lost_on_its_way_is_asked_for_again() -> None:
     wire = Wire({"a": [(0, EXPIRED), (0, None)]})
     answers = wire.exchange(Terms(5, retries=1))
     assert (list(answers.replies), answers.again) == (["a"], ["a"])
+
+
+def test_a_superlink_that_hangs_for_a_while_costs_nobody_the_round() -> None:
+    """Flower gives up at once where it takes a late TLS handshake for a wrong certificate."""
+    hangs = ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+    wire, begin = Flower({"a": [(0, None)]}, nobody=hangs, deaf=hangs), time.monotonic()
+
+    def watch(_: Answers) -> None:
+        now = time.monotonic() - begin
+        wire.deaf = hangs if now < 0.2 else None
+        wire.nobody = hangs if now < 0.4 else None
+
+    answers = wire.exchange(Terms(5, retries=1), watch=watch)
+    assert list(answers.replies) == ["a"]
+    assert answers.seconds["a"] >= 0.4
 
 
 @pytest.mark.parametrize("error", [HTTPError("refused"), RunNotRunningException()])
