@@ -14,7 +14,7 @@ PASSING = re.compile(  # what Flower warns of though it concerns nobody
     r"EXPERIMENTAL: SuperExec auth|Connection attempt failed, retrying"
 )
 FULL = re.compile(r"[\w.]+: .*No space left on device")  # how an exception ends its traceback
-FULL_SAID = "the disk is full: make room (df -h), then stop this client and start it again"
+FULL_SAID = "the disk is full: make room (df -h)"
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ def _live(node: Node, say: Say, raw: logging.Logger, stop: Stop) -> tuple[Heard,
 
     def of_apps(line: str) -> None:
         raw.info("app: %s", plain(line))
+        forget_torn_app(node.home, line)
         if event := grave(line):
             say(event)
 
@@ -134,6 +135,16 @@ def _live(node: Node, say: Say, raw: logging.Logger, stop: Stop) -> tuple[Heard,
                 crew.start(_executor_command(port, secret), of_apps)
         code = process.poll()
     return told[0], code
+
+
+def forget_torn_app(home: Path, line: str) -> None:
+    """Remove the app that the server sent if an app process says that it cannot be loaded.
+
+    A full disk leaves half of it behind, which Flower takes for installed; the next order brings
+    it again.
+    """
+    if "LoadClientAppError" in line:
+        shutil.rmtree(home / "apps", ignore_errors=True)
 
 
 def _wait(seconds: float, stop: Stop) -> None:
@@ -212,4 +223,5 @@ def _log(path: Path) -> Iterator[logging.Logger]:
     try:
         yield logger
     finally:
-        handler.close()
+        with suppress(OSError):  # what is left to write does not fit on a full disk
+            handler.close()

@@ -360,9 +360,9 @@ def test_a_client_whose_disk_is_full(made: Fleet) -> None:
             assert live is not None
             assert "No space left on device" in live.refused["2"]
             disk.make_room()
-        with serving(made, "small", *home):
             wait_for(takes_part, lambda: made.tails, PATIENCE)
             run.stop()
+        assert client.text.count(CONNECTED) == 1, "without another start"
 
 
 def test_a_server_whose_disk_is_full(made: Fleet) -> None:

@@ -367,3 +367,24 @@ def test_a_node_that_gave_up_for_good_is_heard_and_started_anew() -> None:
     life = Life().after(heard, None, lasted=1.0, now=1.0)
     assert life.kind == "gave up"
     assert "it is started anew" in why(life, "ward", "SHA256:x", "")
+
+
+def test_an_app_that_was_half_written_is_forgotten_so_that_it_comes_anew(tmp_path: Path) -> None:
+    (tmp_path / "apps/fedkeel").mkdir(parents=True)
+    nodes.forget_torn_app(tmp_path, "ERROR :     another thing went wrong")
+    assert (tmp_path / "apps/fedkeel").exists()
+    nodes.forget_torn_app(tmp_path, "flwr.clientapp.client_app.LoadClientAppError: Failed to load")
+    assert not (tmp_path / "apps").exists()
+
+
+def test_a_log_that_cannot_be_ended_on_a_full_disk_does_not_spoil_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = nodes._LogFile.close
+
+    def full(handler: nodes._LogFile) -> None:
+        close(handler)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, nodes._log(tmp_path / "log"):
+        patched.setattr(nodes._LogFile, "close", full)
