@@ -1,6 +1,5 @@
 """A server and three clients on machines of their own, with delay and loss in between."""
 
-import os
 from collections.abc import Iterator
 from statistics import median
 
@@ -26,8 +25,7 @@ from tests.system.namespaces import (
 
 CLIENTS = ("0", "1", "2")
 OFFLINE, NOT_ASKED = "it went offline", "not asked"
-ON_DEMAND = "SLOW, NOT RUN BY DEFAULT: FEDKEEL_TEST_FAULTS=1 pytest tests/system"
-reason = why_not() if os.environ.get("FEDKEEL_TEST_FAULTS") == "1" else ON_DEMAND
+reason = why_not()
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
 
 
