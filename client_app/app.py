@@ -13,7 +13,7 @@ from client_app.evaluator import evaluate
 from client_app.local import Local, local_of
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
-from common.errors import DataError, FedError, WireError
+from common.errors import ClientError, DataError, FedError, WireError
 from common.types import Vector
 from common.wire import (
     CORRECT,
@@ -29,6 +29,7 @@ from common.wire import (
     TrainReply,
     patience_of,
     plain_metrics,
+    seconds_late,
     told_client,
 )
 
@@ -64,7 +65,13 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
 
 
 def open_order(message: Message, local: Local) -> tuple[Order, Vector]:
-    """Load the model that came into this thread's model; return the order and the weights."""
+    """Load the model that came into this thread's model; return the order and the weights.
+
+    An order whose deadline is over is not carried out: a client that was held up would else stay
+    behind by working on what nobody waits for.
+    """
+    if (late := seconds_late(message.metadata)) > 0:
+        raise ClientError(f"the order came {late:.1f} s after its deadline; it is left out")
     codec = FlatCodec(local.flat.layout)
     order = Order.read(message.content, codec.layout)
     records = list(message.content.array_records.values())

@@ -9,13 +9,14 @@ their size and a digest; nothing is ever unpickled.
 
 import hashlib
 import io
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, Protocol, get_type_hints
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Metadata, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -38,6 +39,7 @@ OWN_METRICS = {
     START_SECONDS,
 }  # of our own ClientApp, no more
 CORRECT, LOSS_SUM = "correct", "loss-sum"
+LATE_SECONDS = 10.0  # past the deadline, in which a reply is noticed, not used
 MOST_EXAMPLES = 2**53  # beyond, whole numbers are not exact as floats
 VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkeel.shift.digest"
 
@@ -246,6 +248,16 @@ def payload_bytes(content: RecordDict) -> int:
         parts = value if isinstance(value, list) else [value]
         total += sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
     return total
+
+
+def seconds_late(metadata: Metadata) -> float:
+    """Return for how long nobody has waited for the reply to an order, by this machine's clock.
+
+    Below 0 it is the time that is left. The two clocks are those of the server and of this node;
+    a node whose clock is far from the server's is not let in.
+    """
+    deadline = metadata.created_at + metadata.ttl - LATE_SECONDS
+    return time.time() - deadline
 
 
 def question(client: ClientId, patience: float) -> RecordDict:

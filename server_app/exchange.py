@@ -15,6 +15,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from common.types import ClientId, by_client
+from common.wire import LATE_SECONDS
 from server_app.looks import Looks, push, was_lost
 from server_app.reasons import reason_of
 from server_app.roster import Roster
@@ -22,7 +23,6 @@ from server_app.roster import Roster
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.4  # seconds between two looks for replies
 LOOK_SECONDS = 1.0  # between two looks at who is there
 SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
-LATE_SECONDS = 10.0  # past the deadline, in which a reply is noticed, not used; see the watchdog
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
 LATE = "no reply within the round's deadline"
 

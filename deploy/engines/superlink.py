@@ -28,6 +28,7 @@ FINISHED = "finished"  # how Flower's words for it begin
 STOPPED = "finished:stopped"  # by somebody; a ServerApp that was cut off for a minute "failed"
 RESTARTS = 3  # of a ServerApp that was killed
 POLL_SECONDS = 0.2
+ROOM = 1 << 16  # bytes that a run needs at least to go on: its records
 PATIENCE_SECONDS = 30.0  # with a ServerApp that is told to stop
 
 
@@ -100,6 +101,9 @@ class SuperLinkJob:
         if status.startswith(FINISHED) and not gone:
             self._why = f"{status}: {why}" if why else status
             return False
+        if gone and (refused := _why_not_written(self.folder)):
+            self._why = refused
+            return False
         if gone and self.restarts == RESTARTS:
             self._why = f"its ServerApp was killed or cut off {RESTARTS + 1} times"
             return False
@@ -147,3 +151,14 @@ class SuperLinkJob:
         said = self.link.flwr("ls", "--run-id", str(self.run_id))
         run = said["runs"][0]
         return str(run["status"]), str(run.get("status-details") or "")
+
+
+def _why_not_written(folder: Path) -> str | None:
+    """Say why a run that goes on could not write into its folder, None if it can."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+            file.flush()
+    except OSError as error:
+        return f"{folder} cannot be written: {error}"
+    return None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deploy.environment import QUIET
+from server_app.live import read_live
 from tests.system.conftest import SMALL, Place, pairs, wait_for
 
 SOURCE = Path(__file__).parents[2]
@@ -100,6 +101,19 @@ def test_a_bad_client_costs_its_own_reply_and_nobody_elses(place: Place) -> None
             assert set(record.replied) == EVERYBODY, record.dropped
 
 
+def killed_at_work(place: Place) -> bool:
+    """Kill a Ray worker in the middle of a client's training; False if none was found there."""
+    for worker in place.training():
+        worker.suspend()  # so that it cannot finish between the look and the kill
+        live = read_live(place.run_dir("killed"))
+        trains = live is not None and live.phase == "training"
+        if trains and worker.pid in [process.pid for process in place.training()]:
+            worker.kill()
+            return True
+        worker.resume()
+    return False
+
+
 def test_a_killed_worker_costs_nobody_the_round(place: Place) -> None:
     """Its client is asked again, and the model is that of a run that nothing happened to."""
     settings = pairs({**LONG, "rounds": 4})
@@ -107,8 +121,7 @@ def test_a_killed_worker_costs_nobody_the_round(place: Place) -> None:
         "fedkeel", "run", *settings, "--workers", "2", "--name", "killed"
     ) as process:
         wait_for(lambda: place.records("killed"))
-        victim = wait_for(place.training)[0]
-        victim.kill()
+        wait_for(lambda: killed_at_work(place))
         _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     records = place.records("killed")

@@ -1,5 +1,6 @@
 """The ClientApp's three answers, on real messages and the digits data."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from common.wire import (
     CONFIG,
     CORRECT,
     EXAMPLES,
+    LATE_SECONDS,
     LOSS_SUM,
     METRICS,
     Card,
@@ -141,6 +143,18 @@ def test_flb_10_a_diverging_client_sends_an_error_and_no_model() -> None:
     reply = app(order_of("train", lr=1e30), context_of())
     assert reply.has_error()
     assert "lower train.lr" in str(reply.error.reason)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_an_order_whose_deadline_is_over_is_left_out(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, now = order_of(kind), time.time()
+    left = order.metadata.ttl - LATE_SECONDS
+    monkeypatch.setattr(time, "time", lambda: now + left - 1)
+    assert app(order, context_of()).has_content()
+    monkeypatch.setattr(time, "time", lambda: now + left + 3)
+    assert "3.0 s after its deadline" in str(app(order, context_of()).error.reason)
 
 
 def test_an_order_with_two_models_is_refused() -> None:

@@ -10,7 +10,8 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.run import RunNotRunningException
 from httpx import ConnectTimeout, HTTPError
 
-from server_app.exchange import LATE, LATE_SECONDS, NOT_PUSHED, Answers, Post, Terms
+from common.wire import LATE_SECONDS
+from server_app.exchange import LATE, NOT_PUSHED, Answers, Post, Terms
 from server_app.looks import APART
 from server_app.roster import Roster
 
