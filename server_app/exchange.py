@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from common.types import ClientId, by_client
@@ -201,7 +202,7 @@ class Post:
         nodes = {name: sent.node for name, sent in {**self._overdue, **pending}.items()}
         found = self._looks.take(grid, nodes, patience)
         for name, reply in found:
-            if (sent := self._overdue.pop(name, None)) and _is_content(reply):
+            if (sent := self._overdue.pop(name, None)) and _is_answer(reply):
                 after = time.monotonic() - sent.deadline
                 when = f"{after:.1f} s after the deadline" if after > 0 else "when it was over"
                 self.late[sent.client] = f"its reply to round {sent.round} came {when}"
@@ -209,8 +210,11 @@ class Post:
         return sorted(known, key=lambda pair: by_client(pending[pair[0]].client))
 
 
-def _is_content(reply: Message | str) -> bool:
-    return isinstance(reply, Message) and not reply.has_error()
+def _is_answer(reply: Message | str) -> bool:
+    """Say whether the client itself replied; Flower replies too, for one that it has lost."""
+    if not isinstance(reply, Message):
+        return False
+    return not reply.has_error() or reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
 def _spare(enough: int) -> str:

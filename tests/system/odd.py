@@ -82,13 +82,18 @@ if program == "flwr-clientapp":
         folder, client = Path(os.environ["FEDKEEL_TEST_ORDERS"]), os.environ["FEDKEEL_TEST_CLIENT"]
         words = json.loads((folder / "orders.json").read_text()).get(client, [])
         count = len(list(folder.glob(f"begun-{client}-*")))
-        (folder / f"begun-{client}-{count}").touch()
         word = words[count] if count < len(words) else ""
-        while word == "waits" and not (folder / f"go-{client}-{count}").exists():
-            time.sleep(0.1)
-        if word == "hangs":
-            import client_app.app
-            client_app.app.train = lambda *_, **__: time.sleep(1e6)
+        import client_app.app
+        train = client_app.app.train
+
+        def slowly(*parts, **more):
+            (folder / f"begun-{client}-{count}").touch()
+            time.sleep(1e6 if word == "hangs" else 0.5)
+            while word == "waits" and not (folder / f"go-{client}-{count}").exists():
+                time.sleep(0.1)
+            return train(*parts, **more)
+
+        client_app.app.train = slowly
         reply = honest(self, message, context)
         ODD.get(word, lambda reply: None)(reply)
         return reply
