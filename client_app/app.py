@@ -14,11 +14,10 @@ from client_app.local import Local, local_of
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
 from common.errors import ClientError, DataError, FedError, WireError
-from common.types import Vector
+from common.types import LOSS, LOSS_BEFORE, Vector
 from common.wire import (
     CORRECT,
     EXAMPLES,
-    LOSS,
     LOSS_SUM,
     METRICS,
     SECONDS,
@@ -89,6 +88,10 @@ def train_here(message: Message, local: Local) -> RecordDict:
     begin = time.perf_counter()
     order, received = open_order(message, local)
     flat, method, config = local.flat, local.config.chosen, local.config
+    told = {}
+    if LOSS_BEFORE in method.needs:
+        whole = evaluate(flat, local.data, local.split.train)
+        told = {LOSS_BEFORE: whole.loss_sum / max(whole.examples, 1)}
     done = train(
         flat,
         local.data,
@@ -112,7 +115,7 @@ def train_here(message: Message, local: Local) -> RecordDict:
         steps=done.steps,
         lr_sum=done.lr_sum,
         extras=extras,
-        metrics={LOSS: done.loss, SECONDS: time.perf_counter() - begin},
+        metrics={LOSS: done.loss, **told, SECONDS: time.perf_counter() - begin},
     ).record(FlatCodec(flat.layout))
 
 

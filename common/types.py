@@ -13,6 +13,10 @@ Matrix: TypeAlias = NDArray[np.float64]  # [m, n]
 Buffers: TypeAlias = Mapping[str, NDArray[Any]]  # BatchNorm statistics and the like, by name
 ClientId: TypeAlias = str  # stable across rounds, restarts and node ids
 
+# What a client may tell of its loss, in nats: the mean over the mini-batches of its training, and
+# that of the model it received on all its training samples.
+LOSS, LOSS_BEFORE = "loss", "loss-before"
+
 S = TypeVar("S")
 
 
@@ -77,6 +81,10 @@ class Cohort:
     def equal_shares(self) -> Vector:
         """1/m for each client [m], float64."""
         return np.full(len(self.updates), 1.0) / len(self.updates)
+
+    def told(self, metric: str) -> Vector:
+        """What each client reported under that name [m], float64."""
+        return np.array([update.metrics[metric] for update in self.updates], dtype=np.float64)
 
     def mean(self, shares: Vector) -> Vector:
         """Return sum_i shares_i * delta_i [d], added up in the order of the client ids.

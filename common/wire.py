@@ -22,19 +22,20 @@ from numpy.typing import NDArray
 
 from common.errors import WireError
 from common.layout import Layout, Tensor
-from common.types import Buffers, ClientId, Vector
+from common.types import LOSS, LOSS_BEFORE, Buffers, ClientId, Vector
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 WEIGHTS, BUFFERS, COUNTERS = "weights", "buffers", "counters"
 ROUND, LR = "server-round", "lr"
 LAYOUT, CLIENT, PATIENCE = "keel-layout", "keel-client", "keel-patience"
-EXAMPLES, STEPS, LR_SUM, LOSS = "num-examples", "steps", "lr-sum", "loss"
+EXAMPLES, STEPS, LR_SUM = "num-examples", "steps", "lr-sum"
 SECONDS, START_SECONDS = "seconds", "start-seconds"
 OWN_METRICS = {
     EXAMPLES,
     STEPS,
     LR_SUM,
     LOSS,
+    LOSS_BEFORE,
     SECONDS,
     START_SECONDS,
 }  # of our own ClientApp, no more

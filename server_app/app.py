@@ -3,7 +3,7 @@
 import logging
 import time
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -63,7 +63,8 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         assert strategy.state is not None
         if strategy.state.round == 0:
             raise AggregationError("no round changed the model; see the records for the reasons")
-        folder.finish(strategy.state, model.layout, time.monotonic() - begin)
+        kept = replace(strategy.state, weights=strategy.evaluated_weights)
+        folder.finish(kept, model.layout, time.monotonic() - begin)
     except BaseException as error:
         done = strategy.state.round if strategy and strategy.state else 0
         with suppress(RecordError):  # on a full disk, say; what counts is the first error

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,9 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from common.errors import AggregationError, FedError
 from common.methods import Method
-from common.types import ClientId, ClientUpdate, Vector
+from common.types import LOSS, ClientId, ClientUpdate, Vector
 from common.wire import (
     CORRECT,
-    LOSS,
     LOSS_SUM,
     MOST_EXAMPLES,
     SECONDS,
@@ -67,6 +66,12 @@ def update_of(
             f"{method.name} needs the vectors {dict(expected)} in the reply's config, "
             f"got {sizes}; only FedKeel's ClientApp sends them"
         )
+    for metric in method.needs:
+        if not 0 <= reply.metrics.get(metric, -1) < inf:
+            raise AggregationError(
+                f'{method.name} needs "{metric}", a number of at least 0, in the reply\'s metrics, '
+                f"got {reply.metrics.get(metric, 'none that is finite')}"
+            )
     with np.errstate(over="ignore"):
         delta: Vector = state.weights - reply.weights
     if not np.isfinite(delta).all():

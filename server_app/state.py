@@ -40,7 +40,7 @@ class ServerState(Generic[S]):
 
 
 def next_state(
-    state: ServerState[S], cohort: Cohort, method: Method[S], server_lr: float
+    state: ServerState[S], cohort: Cohort, method: Method[S], layout: Layout, server_lr: float
 ) -> tuple[ServerState[S], Step[S]]:
     """Return the state after the cohort's round, and the step that led there. Pure.
 
@@ -48,7 +48,7 @@ def next_state(
         AggregationError: the method cannot form a step, or the step leaves the range of the dtype.
     """
     with one_blas_thread():
-        step = method.aggregate(cohort, state.method)
+        step = method.aggregate(cohort, state.method, layout)
     with np.errstate(over="ignore", invalid="ignore"):
         rate = step.direction.dtype.type(server_lr)
         weights = state.weights - (step.direction if server_lr == 1 else step.direction * rate)
@@ -59,6 +59,15 @@ def next_state(
         )
     buffers = {name: average_buffer(cohort, name) for name in state.buffers}
     return ServerState(cohort.round, weights, buffers, step.state), step
+
+
+def evaluated_weights(state: ServerState[S], method: Method[S], server_lr: float) -> Vector:
+    """Return the model that is evaluated and kept [d]: for most methods, the very one in state."""
+    offset = method.evaluated(state.method)
+    if offset is None:
+        return state.weights
+    weights: Vector = state.weights + offset.dtype.type(server_lr) * offset
+    return weights
 
 
 def average_buffer(cohort: Cohort, name: str) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from common.config import cohort_size
 from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
 from common.methods import Method
-from common.types import ClientId, Cohort, by_client
+from common.types import ClientId, Cohort, Vector, by_client
 from common.wire import (
     LR,
     ROUND,
@@ -46,7 +46,7 @@ from server_app.replies import (
     update_of,
 )
 from server_app.roster import Roster, by_name, wait_for_clients
-from server_app.state import ServerState, next_state
+from server_app.state import ServerState, evaluated_weights, next_state
 
 logger = logging.getLogger("flwr")
 NOBODY_ASKED = "no client was asked to train"
@@ -205,7 +205,9 @@ class MethodStrategy(Strategy):
         else:
             cohort = Cohort(server_round, asked.lr, self._size, tuple(updates))
             try:
-                self.state, step = next_state(state, cohort, self.method, self.options.server_lr)
+                self.state, step = next_state(
+                    state, cohort, self.method, self.layout, self.options.server_lr
+                )
                 report = step.report
             except FedError as error:
                 void = f"no step could be formed: {error}"
@@ -259,7 +261,9 @@ class MethodStrategy(Strategy):
         if self.options.fraction_evaluate == 0:
             self._asked = _Asked()
             return []
-        self._state_of(arrays)
+        state, weights = self._state_of(arrays), self.evaluated_weights
+        if weights is not state.weights:
+            arrays = self._codec.pack(weights, state.buffers)
         roster, clients = self._choose(
             grid, self.options.fraction_evaluate, self.options.min_evaluate_nodes, server_round
         )
@@ -463,6 +467,11 @@ class MethodStrategy(Strategy):
     def layout(self) -> Layout:
         """The layout of the model being trained."""
         return self._codec.layout
+
+    @property
+    def evaluated_weights(self) -> Vector:
+        """The model that is evaluated and kept [d]."""
+        return evaluated_weights(self._current, self.method, self.options.server_lr)
 
     def _choose(
         self, grid: Grid, fraction: float, least: int, server_round: int, spare: int = 0

@@ -14,8 +14,8 @@ from common.data import Dataset
 from common.layout import Layout, Tensor
 from common.methods import Method
 from common.rng import stream
-from common.types import ClientUpdate, Cohort, Vector
-from common.wire import ARRAYS, CORRECT, EXAMPLES, LOSS, METRICS, FlatCodec, Order, TrainReply
+from common.types import LOSS, LOSS_BEFORE, ClientUpdate, Cohort, Vector
+from common.wire import ARRAYS, CORRECT, EXAMPLES, METRICS, FlatCodec, Order, TrainReply
 from server_app.cohort import choose
 from server_app.options import Options
 from server_app.records import RoundRecord
@@ -24,6 +24,8 @@ from server_app.state import ServerState, next_state
 from server_app.strategy import MethodStrategy
 
 LR = 0.1
+TOY3 = LR * np.array([[2.0, 1.0], [1.0, 3.0], [-2.0, 1.0]])  # three clients, two conflict
+TOY3_EXAMPLES, TOY3_LOSSES = (50, 30, 20), (0.5, 1.0, 2.0)
 FIRST_NODE = 1001
 
 
@@ -51,19 +53,20 @@ def cohort_of(
     names: Sequence[str] | None = None,
     clients: int = 10,
     lr: float = LR,
+    losses: Sequence[float] | None = None,
     **more: Any,
 ) -> Cohort:
-    """Clients "1", "2", ... (or `names`) with these displacements [m, d]."""
+    """Clients "1", "2", ... (or `names`) with these displacements [m, d] and losses [m]."""
     rows = np.asarray(deltas)
     names = names or [str(k + 1) for k in range(len(rows))]
-    sizes = examples or [1] * len(rows)
+    sizes, told = examples or [1] * len(rows), losses or [1.0] * len(rows)
     return Cohort(
         round,
         lr,
         clients,
         tuple(
-            ClientUpdate(name, size, 1, lr, row, **more)
-            for name, size, row in zip(names, sizes, rows, strict=True)
+            ClientUpdate(name, size, 1, lr, row, metrics={LOSS: loss, LOSS_BEFORE: loss}, **more)
+            for name, size, row, loss in zip(names, sizes, rows, told, strict=True)
         ),
     )
 
@@ -115,6 +118,14 @@ class Quadratic:
 
     def gradient(self, w: Vector) -> Vector:
         return (self.h * (w - self.a)).astype(w.dtype)
+
+    def value(self, w: Vector) -> float:
+        return float(self.h @ (w.astype(np.float64) - self.a) ** 2) / 2
+
+
+def told(client: str, problem: Quadratic, received: Vector) -> dict[str, float]:
+    """What a toy client says of its loss: the true one before, a stand-in for that on the way."""
+    return {LOSS_BEFORE: problem.value(received), LOSS: 1.0 + int(client)}
 
 
 QUAD2 = {
@@ -181,11 +192,20 @@ def play(
                 method, brief, layout, state.weights, gradient, lr=lr, steps=steps
             )
             delta = state.weights - weights
+            metrics = told(client, problems[client], state.weights)
             updates.append(
-                ClientUpdate(client, examples(client), steps, lr * steps, delta, extras=extras)
+                ClientUpdate(
+                    client,
+                    examples(client),
+                    steps,
+                    lr * steps,
+                    delta,
+                    extras=extras,
+                    metrics=metrics,
+                )
             )
         whole = Cohort(state.round + 1, lr, len(problems), tuple(updates))
-        state, _ = next_state(state, whole, method, server_lr)
+        state, _ = next_state(state, whole, method, layout, server_lr)
         states.append(state)
     return states
 
@@ -296,7 +316,7 @@ class Federation:
             steps=2,
             lr_sum=2 * read.lr,
             extras=extras,
-            metrics={LOSS: float(client)},
+            metrics=told(client, self.problems[client], received),
         )
 
     def train(

@@ -40,6 +40,7 @@ class Method(Settings, Generic[S]):
 
     name: ClassVar[str]
     source: ClassVar[str]  # the paper
+    needs: ClassVar[tuple[str, ...]] = ()  # LOSS, LOSS_BEFORE: what every reply must tell
 
     def init(self, layout: Layout) -> S:
         """Return the state before round 1; every vector in it is zero."""
@@ -70,9 +71,16 @@ class Method(Settings, Generic[S]):
         """Return the vectors that a reply must bring, with their sizes."""
         return {}
 
-    def aggregate(self, cohort: Cohort, state: S) -> Step[S]:
+    def aggregate(self, cohort: Cohort, state: S, layout: Layout) -> Step[S]:
         """Turn a round's accepted replies into a step and the next state. Pure."""
         raise NotImplementedError
+
+    def evaluated(self, state: S) -> Vector | None:
+        """Return how far [d] the model to evaluate and to keep is from the one to train on.
+
+        The former is w + server_lr * offset; None means that they are the same.
+        """
+        return None
 
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the most floats that the state can hold between rounds.

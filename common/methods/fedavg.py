@@ -25,7 +25,7 @@ class FedAvg(Method[None]):
     def init(self, layout: Layout) -> None:
         """FedAvg remembers nothing."""
 
-    def aggregate(self, cohort: Cohort, state: None) -> Step[None]:
+    def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
         """Return the mean displacement."""
         shares = cohort.equal_shares if self.uniform else cohort.shares
         return Step(cohort.mean(shares), None)

@@ -115,7 +115,7 @@ class FedPCD(Method[History]):
         """Return d floats for every client that H + 1 rounds can hold."""
         return layout.size * min(clients, cohort * (self.history + 1))
 
-    def aggregate(self, cohort: Cohort, state: History) -> Step[History]:
+    def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Bend the cohort's mean; remember the cohort."""
         present = [update.client for update in cohort.updates]
         absent = state.without(present, before=cohort.round - self.history)

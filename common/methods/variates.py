@@ -92,7 +92,7 @@ class VariateMethod(Method[Variates]):
         """Return the size v of c_i+, if there is a block."""
         return {VARIATE: state.total.size} if state.total.size else {}
 
-    def aggregate(self, cohort: Cohort, state: Variates) -> Step[Variates]:
+    def aggregate(self, cohort: Cohort, state: Variates, layout: Layout) -> Step[Variates]:
         """Average the models; replace the cohort's c_i; c moves by (1/N) sum (c_i+ - c_i)."""
         direction = cohort.mean(self.shares(cohort))
         if not state.total.size:

@@ -10,11 +10,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.testing import assert_array_equal
 
 from client_app.app import app
+from client_app.evaluator import evaluate
 from client_app.local import local_of
 from common.config import parse
 from common.errors import ClientError, ConfigError
-from common.methods import METHODS
+from common.methods import METHODS, FedAvg
 from common.models import FlatModel, build
+from common.types import LOSS_BEFORE
 from common.wire import (
     ARRAYS,
     CONFIG,
@@ -185,3 +187,16 @@ def test_clients_hold_disjoint_parts_of_the_same_data() -> None:
         parts += [local.split.train, local.split.test, local.split.calibration]
     everything = np.concatenate(parts)
     assert len(everything) == len(set(everything.tolist())) == len(local.data)
+
+
+def test_the_loss_before_training_is_told_where_the_method_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is that of the model received on all training samples, so training changes nothing."""
+    context = context_of(run={"method": "fedavg"})
+    assert LOSS_BEFORE not in trained(context).metrics
+    monkeypatch.setattr(FedAvg, "needs", (LOSS_BEFORE,))
+    told = {trained(context, lr=lr).metrics[LOSS_BEFORE] for lr in (0.01, 0.05)}
+    local = local_of(context.run_config, context.node_config)
+    whole = evaluate(flat_model(), local.data, local.split.train)
+    assert told == {whole.loss_sum / whole.examples}

@@ -123,7 +123,9 @@ def round_by_the_optimiser(
         delta = state.weights - flat.take_weights()
         extras = method.reply(brief, flat.layout, delta, 0.2)
         updates.append(ClientUpdate(client, 1, 2, 0.2, delta, extras=extras))
-    return next_state(state, Cohort(state.round + 1, 0.1, 2, tuple(updates)), method, server_lr)[0]
+    return next_state(
+        state, Cohort(state.round + 1, 0.1, 2, tuple(updates)), method, flat.layout, server_lr
+    )[0]
 
 
 BOTH, ONE_BY_ONE = [["1", "2"]] * 2, [["1"], ["2"]]
@@ -229,6 +231,8 @@ def test_flb_14_fifty_rounds_on_ten_very_uneven_clients_stay_finite(
             )
             total += done.loss / len(sizes)
         losses.append(total)
-        state, _ = next_state(state, Cohort(number, 0.1, 10, tuple(updates)), method, 1.0)
+        state, _ = next_state(
+            state, Cohort(number, 0.1, 10, tuple(updates)), method, flat.layout, 1.0
+        )
     assert all(np.isfinite(array).all() for array in arrays_in(state))
     assert losses[-1] < losses[0] / 2

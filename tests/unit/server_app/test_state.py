@@ -45,7 +45,11 @@ def test_flb_15_batch_norm_statistics_are_averaged_and_counters_are_not(named: b
     for number in range(1, 6):
         cohort = two_clients()
         state, _ = next_state(
-            state, Cohort(number, 0.1, 2, cohort.updates), FedAvg(), server_lr=1.0
+            state,
+            Cohort(number, 0.1, 2, cohort.updates),
+            FedAvg(),
+            layout_of_size(1),
+            server_lr=1.0,
         )
         weights, buffers = codec.unpack(codec.pack(state.weights, state.buffers))
         assert_same(dict(buffers), statistics(7.5, 2.5, 8))
@@ -83,7 +87,9 @@ def test_a_buffer_keeps_its_dtype_and_its_shape(
 def test_the_server_learning_rate_is_taken_in_the_updates_own_precision(dtype: Any) -> None:
     rate = 2**0.5
     state = ServerState(4, np.zeros(1, dtype), {}, None)
-    after, step = next_state(state, cohort_of(np.ones((2, 1), dtype), round=5), FedAvg(), rate)
+    after, step = next_state(
+        state, cohort_of(np.ones((2, 1), dtype), round=5), FedAvg(), layout_of_size(1), rate
+    )
     assert after.round == 5
     assert after.weights.dtype == dtype
     assert step.direction == 1
@@ -94,7 +100,7 @@ def test_nothing_that_is_not_finite_becomes_the_model() -> None:
     state = ServerState(0, np.zeros(2, np.float32), {}, None)
     cohort = cohort_of(np.full((1, 2), 3e38, np.float32), round=7)
     with pytest.raises(AggregationError, match="round 7 makes weights that are not finite float32"):
-        next_state(state, cohort, FedAvg(), 2.0)
+        next_state(state, cohort, FedAvg(), layout_of_size(1), 2.0)
 
 
 def test_the_first_state_is_round_0_with_what_the_method_starts_with() -> None:

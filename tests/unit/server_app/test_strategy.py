@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from flwr.common.constant import ErrorCode
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import AggregationError
+from common.layout import Layout
 from common.methods import METHODS, FedAvg, FedPCD, FedPVR, Method, Scaffold
-from common.types import ClientUpdate, Cohort
+from common.types import LOSS, LOSS_BEFORE, ClientUpdate, Cohort, Step, Vector
 from common.wire import (
     ARRAYS,
     CONFIG,
     EXAMPLES,
     LAYOUT,
-    LOSS,
     LR_SUM,
     METRICS,
     ROUND,
@@ -53,9 +54,19 @@ def aggregate_of(federation: Federation, number: int, names: str) -> ServerState
         if reply.client in names:
             delta = state.weights - reply.weights
             updates.append(
-                ClientUpdate(reply.client, reply.examples, 2, 2 * LR, delta, extras=reply.extras)
+                ClientUpdate(
+                    reply.client,
+                    reply.examples,
+                    2,
+                    2 * LR,
+                    delta,
+                    extras=reply.extras,
+                    metrics=reply.metrics,
+                )
             )
-    after, _ = next_state(state, Cohort(number, LR, 5, tuple(updates)), federation.method, 1.0)
+    after, _ = next_state(
+        state, Cohort(number, LR, 5, tuple(updates)), federation.method, federation.layout, 1.0
+    )
     return after
 
 
@@ -153,7 +164,7 @@ def test_flb_10_a_metric_that_is_not_finite_is_left_out_and_told(
         metrics = federation.train(7, {"3": changed(metric(LOSS, float("nan")))})
     assert federation.record.dropped == {}
     assert metrics is not None
-    assert metrics[LOSS] == pytest.approx((0 * 10 + 1 * 20 + 2 * 30 + 4 * 50) / 110)  # without 3
+    assert metrics[LOSS] == pytest.approx((1 * 10 + 2 * 20 + 3 * 30 + 5 * 50) / 110)  # without 3
     assert "round 7: client 3 reports no finite ['loss']" in caplog.text
 
 
@@ -299,3 +310,49 @@ def test_a_learning_rate_that_has_decayed_to_nothing_is_not_replaced() -> None:
     federation.strategy.local_lr = lambda round_: 0.0
     federation.train(1)
     assert federation.record.lr == 0
+
+
+@pytest.mark.parametrize("loss", [None, float("nan"), float("inf"), -0.5])
+def test_a_reply_without_the_loss_that_the_method_needs_is_dropped(
+    loss: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(content: RecordDict) -> None:
+        metrics = dict(content[METRICS])
+        del metrics[LOSS_BEFORE]
+        content[METRICS] = MetricRecord(metrics if loss is None else {**metrics, LOSS_BEFORE: loss})
+
+    monkeypatch.setattr(FedAvg, "needs", (LOSS_BEFORE,))
+    federation = Federation(FedAvg())
+    federation.train(1, {"3": changed(say)})
+    assert list(federation.record.dropped) == ["3"]
+    assert 'fedavg needs "loss-before", a number of at least 0' in federation.record.dropped["3"]
+
+
+@dataclass(frozen=True)
+class Lagging(FedAvg):
+    """Evaluates the model that was there before the step."""
+
+    def aggregate(self, cohort: Cohort, state: Any, layout: Layout) -> Step[Any]:
+        step = super().aggregate(cohort, None, layout)
+        return Step(step.direction, step.direction)
+
+    def evaluated(self, state: Any) -> Vector | None:
+        return None if state is None else state
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_a_method_may_have_another_model_evaluated_than_trained_on(server_lr: float) -> None:
+    federation = Federation(Lagging(), server_lr=server_lr)
+    seen = []
+    for number in (1, 2):
+        before = federation.weights
+        federation.train(number)
+        asked = federation.strategy.configure_evaluate(
+            number, federation.arrays, ConfigRecord(), federation
+        )
+        seen = [federation.codec.unpack(order.content[ARRAYS])[0] for order in asked]
+        for weights in seen:
+            assert_allclose(weights, before, rtol=1e-6)
+    assert len(seen) == 5
+    assert_allclose(federation.strategy.evaluated_weights, seen[0])
+    assert not np.allclose(federation.weights, seen[0])

@@ -9,11 +9,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from common.methods import METHODS, FedAvg, FedPCD, Method, Scaffold
+from common.types import LOSS
 from common.wire import (
     CONFIG,
     CORRECT,
     EXAMPLES,
-    LOSS,
     METRICS,
     ROUND,
     WEIGHTS,

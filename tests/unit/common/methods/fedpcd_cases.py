@@ -9,11 +9,10 @@ from common.methods import FedPCD
 from common.methods.fedpcd import History
 from common.types import Cohort, Step, Vector
 from server_app.state import ServerState, next_state
-from tests.builders import cohort_of, compass
+from tests.builders import TOY3, TOY3_EXAMPLES, cohort_of, compass, layout_of_size
 
 EXACT = {"rtol": 0, "atol": 1e-9}
-TOY3 = 0.1 * np.array([[2.0, 1.0], [1.0, 3.0], [-2.0, 1.0]])
-TOY3_EXAMPLES = (50, 30, 20)
+LAYOUT = layout_of_size(2)  # FedPCD does not look at it
 PAGE = compass(10, 45, 155)
 PAGE_MEAN = 0.50727591805519
 
@@ -21,7 +20,7 @@ PAGE_MEAN = 0.50727591805519
 def move(method: FedPCD, cohort: Cohort, state: ServerState[History] | None = None) -> Any:
     """From (1, 1): the next state and the step, as the server takes it."""
     state = state or ServerState(0, np.ones(2), {}, History())
-    return next_state(state, cohort, method, 1.0)
+    return next_state(state, cohort, method, LAYOUT, 1.0)
 
 
 def bent_point(step: Step[History]) -> Vector:

@@ -6,9 +6,9 @@ from numpy.testing import assert_allclose
 
 from common.methods import FedAvg
 from server_app.state import ServerState, next_state
-from tests.builders import QUAD2, begin, cohort_of, layout_of_size, play
+from tests.builders import QUAD2, TOY3, TOY3_EXAMPLES, begin, cohort_of, layout_of_size, play
 
-TOY3 = 0.1 * np.array([[2.0, 1.0], [1.0, 3.0], [-2.0, 1.0]])
+LAYOUT = layout_of_size(2)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ TOY3 = 0.1 * np.array([[2.0, 1.0], [1.0, 3.0], [-2.0, 1.0]])
 )
 def test_toy3(method: FedAvg, server_lr: float, weights: tuple[float, float]) -> None:
     state = ServerState(0, np.ones(2), {}, None)
-    after, _ = next_state(state, cohort_of(TOY3, (50, 30, 20)), method, server_lr)
+    after, _ = next_state(state, cohort_of(TOY3, TOY3_EXAMPLES), method, LAYOUT, server_lr)
     assert after.round == 1
     assert_allclose(after.weights, weights, rtol=0, atol=1e-9)
 
@@ -39,7 +39,7 @@ def test_weights_are_shares_of_the_cohort_not_of_the_federation() -> None:
     few = cohort_of([[1.0], [4.0]], (1, 3), clients=2)
     many = cohort_of([[1.0], [4.0]], (1, 3), clients=1000)
     for cohort in (few, many):
-        assert_allclose(FedAvg().aggregate(cohort, None).direction, [3.25], rtol=1e-15)
+        assert_allclose(FedAvg().aggregate(cohort, None, LAYOUT).direction, [3.25], rtol=1e-15)
 
 
 def test_flb_17_clients_that_all_send_the_same_move_the_model_by_exactly_that() -> None:
@@ -47,4 +47,4 @@ def test_flb_17_clients_that_all_send_the_same_move_the_model_by_exactly_that() 
     for count in (1, 2, 3, 7, 100):
         rows = np.full((count, 50), 0.3, np.float32)
         cohort = cohort_of(rows, range(1, count + 1))
-        assert_allclose(FedAvg().aggregate(cohort, None).direction, rows[0], rtol=1e-6)
+        assert_allclose(FedAvg().aggregate(cohort, None, LAYOUT).direction, rows[0], rtol=1e-6)

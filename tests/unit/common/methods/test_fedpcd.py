@@ -15,10 +15,10 @@ from common.methods.fedpcd import History
 from common.rng import stream
 from common.types import Step, Vector
 from server_app.cohort import choose
-from tests.builders import cohort_of, layout_of_size
+from tests.builders import TOY3, cohort_of, layout_of_size
 from tests.unit.common.methods.fedpcd_cases import (
+    LAYOUT,
     PAGE,
-    TOY3,
     bent_point,
 )
 
@@ -39,7 +39,7 @@ SEEDS = range(6)
 def test_the_direction_meets_the_conditions_of_an_optimum(seed: int, tau: float) -> None:
     rows, sizes = disagreeing(seed), list(range(1, 9))
     cohort = cohort_of(rows, sizes)
-    step = FedPCD(tau=tau).aggregate(cohort, History())
+    step = FedPCD(tau=tau).aggregate(cohort, History(), LAYOUT)
     mean = cohort.mean(cohort.shares)
     units, target = rows / norm(rows, axis=1, keepdims=True), mean / norm(mean)
     mu = np.array([step.report["multipliers"].get(str(k + 1), 0.0) for k in range(8)])
@@ -56,7 +56,7 @@ def test_the_direction_meets_the_conditions_of_an_optimum(seed: int, tau: float)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_step_is_as_long_as_the_mean(seed: int) -> None:
     cohort = cohort_of(disagreeing(seed))
-    step = FedPCD(tau=0.1).aggregate(cohort, History())
+    step = FedPCD(tau=0.1).aggregate(cohort, History(), LAYOUT)
     assert norm(step.direction) == pytest.approx(norm(cohort.mean(cohort.shares)), rel=1e-12)
 
 
@@ -66,7 +66,7 @@ def test_a_larger_tau_never_stays_nearer_to_the_mean(seed: int) -> None:
     mean = cohort.mean(cohort.shares)
     distances = []
     for tau in (0.0, 0.01, 0.05, 0.1, 0.3, 1.0):
-        step = FedPCD(tau=tau).aggregate(cohort, History())
+        step = FedPCD(tau=tau).aggregate(cohort, History(), LAYOUT)
         distances.append(norm(bent_point(step) - mean / norm(mean)))
     assert all(near <= far + 1e-12 for near, far in pairwise(distances))
     assert distances[0] < distances[-1]
@@ -76,8 +76,8 @@ def test_a_larger_tau_never_stays_nearer_to_the_mean(seed: int) -> None:
 def test_which_client_is_called_what_does_not_matter(seed: int) -> None:
     rows, sizes = disagreeing(seed), list(range(3, 11))
     order = stream(seed, "order").permutation(8)
-    one = FedPCD().aggregate(cohort_of(rows, sizes), History())
-    other = FedPCD().aggregate(cohort_of(rows[order], [sizes[k] for k in order]), History())
+    one = FedPCD().aggregate(cohort_of(rows, sizes), History(), LAYOUT)
+    other = FedPCD().aggregate(cohort_of(rows[order], [sizes[k] for k in order]), History(), LAYOUT)
     assert_allclose(other.direction, one.direction, rtol=1e-9, atol=1e-12)
 
 
@@ -85,8 +85,8 @@ def two_rounds(first: Vector, second: Vector, *, gap: int = 1, **settings: Any) 
     """Clients a, b, ... in round 1, others 1 + gap."""
     names = [f"a{k}" for k in range(len(first))]
     method = FedPCD(tau=0.1, **settings)
-    state = method.aggregate(cohort_of(first, names=names), History()).state
-    return method.aggregate(cohort_of(second, round=1 + gap), state)
+    state = method.aggregate(cohort_of(first, names=names), History(), LAYOUT).state
+    return method.aggregate(cohort_of(second, round=1 + gap), state, LAYOUT)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -116,7 +116,7 @@ def test_an_absent_client_is_protected_for_exactly_the_windows_rounds(
     seed: int, history: int
 ) -> None:
     rows = disagreeing(seed)
-    alone = FedPCD(tau=0.1).aggregate(cohort_of(rows[4:]), History())
+    alone = FedPCD(tau=0.1).aggregate(cohort_of(rows[4:]), History(), LAYOUT)
     for gap in range(1, history + 1):
         step = two_rounds(rows[:4], rows[4:], gap=gap, history=history)
         assert step.report["history"] == 4
@@ -130,9 +130,9 @@ def test_an_absent_client_is_protected_for_exactly_the_windows_rounds(
 def test_a_returning_client_overwrites_what_was_remembered_of_it() -> None:
     rows = disagreeing(1)
     method = FedPCD(tau=0.1)
-    state = method.aggregate(cohort_of(rows[:4]), History()).state
-    again = method.aggregate(cohort_of(rows[4:], round=2), state)
-    alone = method.aggregate(cohort_of(rows[4:]), History())
+    state = method.aggregate(cohort_of(rows[:4]), History(), LAYOUT).state
+    again = method.aggregate(cohort_of(rows[4:], round=2), state, LAYOUT)
+    alone = method.aggregate(cohort_of(rows[4:]), History(), LAYOUT)
     assert again.report["history"] == 0
     assert_array_equal(again.direction, alone.direction)
     assert {entry.round for entry in again.state.seen.entries.values()} == {2}
@@ -145,7 +145,7 @@ def test_the_products_that_are_kept_are_those_of_the_remembered_updates() -> Non
     for number in range(1, 12):
         names = choose([str(k) for k in range(9)], 3, seed=1, round=number)
         rows = rng.normal(size=(3, 20)) + 0.1
-        state = method.aggregate(cohort_of(rows, names=names, round=number), state).state
+        state = method.aggregate(cohort_of(rows, names=names, round=number), state, LAYOUT).state
         held = np.stack([entry.vector for entry in state.seen.entries.values()])
         assert_allclose(state.products, held @ held.T, rtol=1e-12, atol=1e-12)
         assert state.rates.keys() == state.seen.entries.keys()
@@ -157,8 +157,8 @@ def test_without_normalisation_updates_are_compared_as_gradients_of_their_own_ro
     directions = []
     for lr in (0.1, 0.05):
         first = cohort_of(TOY3[2:] * lr / 0.1, names=["3"], lr=lr)
-        state = method.aggregate(first, History()).state
-        directions.append(method.aggregate(cohort_of(TOY3[:2], round=2), state).direction)
+        state = method.aggregate(first, History(), LAYOUT).state
+        directions.append(method.aggregate(cohort_of(TOY3[:2], round=2), state, LAYOUT).direction)
     assert_allclose(directions[0], directions[1], rtol=1e-12)
 
 
@@ -173,7 +173,7 @@ def test_the_memory_that_is_announced_is_reached_and_never_exceeded(
     for number in range(1, 20):
         names = [str((2 * number + k) % clients) for k in range(2)]
         cohort = cohort_of(np.ones((2, 50), np.float32), names=names, round=number)
-        state = method.aggregate(cohort, state).state
+        state = method.aggregate(cohort, state, LAYOUT).state
         most = max(most, state.seen.nbytes)
     assert most == 4 * method.memory(layout_of_size(50), clients, 2) == 4 * rows * 50
 
@@ -191,7 +191,7 @@ def test_the_window_holds_as_many_distinct_clients_as_the_formula_says(
     for number in range(1, 301):
         names = choose(everybody, size, seed=8, round=number)
         cohort = cohort_of(np.ones((size, 1)), names=names, round=number, clients=clients)
-        step = method.aggregate(cohort, state)
+        step = method.aggregate(cohort, state, LAYOUT)
         state = step.state
         if number > history:
             counts.append(step.report["rows"])
@@ -205,12 +205,14 @@ def test_the_window_holds_as_many_distinct_clients_as_the_formula_says(
 
 def test_one_client_alone_and_clients_without_an_update_change_nothing() -> None:
     rows = disagreeing(0)
-    assert_array_equal(FedPCD().aggregate(cohort_of(rows[:1]), History()).direction, rows[0])
-    still = FedPCD().aggregate(cohort_of(np.zeros((3, 4))), History())
+    assert_array_equal(
+        FedPCD().aggregate(cohort_of(rows[:1]), History(), LAYOUT).direction, rows[0]
+    )
+    still = FedPCD().aggregate(cohort_of(np.zeros((3, 4))), History(), LAYOUT)
     assert still.report["feasible"]
     assert_array_equal(still.direction, np.zeros(4))
     some = np.vstack([rows, np.zeros((1, rows.shape[1]))])
-    step = FedPCD(tau=0.1).aggregate(cohort_of(some), History())
+    step = FedPCD(tau=0.1).aggregate(cohort_of(some), History(), LAYOUT)
     assert step.report["feasible"]
     assert "9" not in step.report["multipliers"]
 
@@ -218,7 +220,7 @@ def test_one_client_alone_and_clients_without_an_update_change_nothing() -> None
 def test_a_mean_of_zero_is_no_step() -> None:
     rows = np.array([[1.0, 0.0], [-1.0, 0.0]])
     for tau in (0.0, 0.1):
-        step = FedPCD(tau=tau).aggregate(cohort_of(rows), History())
+        step = FedPCD(tau=tau).aggregate(cohort_of(rows), History(), LAYOUT)
         assert_array_equal(step.direction, (0, 0))
 
 
@@ -235,8 +237,8 @@ def test_flb_16_flb_17_the_solver_does_not_change_the_answer(seed: int, m: int) 
     rows[0] *= 1000
     rows[-1] = rows[0]
     cohort = cohort_of(rows)
-    exact = FedPCD(tau=0.1, solver="exact").aggregate(cohort, History())
-    by_qp = FedPCD(tau=0.1, solver="osqp").aggregate(cohort, History())
+    exact = FedPCD(tau=0.1, solver="exact").aggregate(cohort, History(), LAYOUT)
+    by_qp = FedPCD(tau=0.1, solver="osqp").aggregate(cohort, History(), LAYOUT)
     assert by_qp.report["feasible"] == exact.report["feasible"]
     assert_allclose(by_qp.direction, exact.direction, rtol=1e-7, atol=1e-9)
 
@@ -246,13 +248,13 @@ def test_flb_16_numbers_that_are_not_finite_are_refused_and_never_solved(bad: fl
     rows = disagreeing(0)
     rows[2, 3] = bad
     with np.errstate(invalid="ignore"), pytest.raises(AggregationError, match="finite"):
-        FedPCD().aggregate(cohort_of(rows), History())
+        FedPCD().aggregate(cohort_of(rows), History(), LAYOUT)
 
 
 def test_float32_updates_get_a_float32_step_close_to_the_float64_one() -> None:
     rows = disagreeing(2, 12, 5000)
-    exact = FedPCD(tau=0.1).aggregate(cohort_of(rows), History())
-    step = FedPCD(tau=0.1).aggregate(cohort_of(rows.astype(np.float32)), History())
+    exact = FedPCD(tau=0.1).aggregate(cohort_of(rows), History(), LAYOUT)
+    step = FedPCD(tau=0.1).aggregate(cohort_of(rows.astype(np.float32)), History(), LAYOUT)
     assert step.direction.dtype == np.float32
     assert_allclose(step.direction, exact.direction, rtol=1e-4, atol=1e-5)
 
@@ -262,4 +264,4 @@ def test_settings_out_of_range_are_refused_by_name(setting: dict[str, Any]) -> N
     with pytest.raises(ConfigError, match=next(iter(setting))):
         FedPCD(**setting)
     with pytest.raises(ConfigError, match="no_such"):
-        replace(FedPCD(), solver="no_such").aggregate(cohort_of(PAGE), History())
+        replace(FedPCD(), solver="no_such").aggregate(cohort_of(PAGE), History(), LAYOUT)

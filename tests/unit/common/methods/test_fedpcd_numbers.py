@@ -11,13 +11,12 @@ from common.methods import FedPCD
 from common.methods.fedpcd import History
 from common.rng import stream
 from common.types import Vector
-from tests.builders import cohort_of, compass
+from tests.builders import TOY3, TOY3_EXAMPLES, cohort_of, compass
 from tests.unit.common.methods.fedpcd_cases import (
     EXACT,
+    LAYOUT,
     PAGE,
     PAGE_MEAN,
-    TOY3,
-    TOY3_EXAMPLES,
     bent_point,
     move,
     toy3,
@@ -218,6 +217,6 @@ def test_tau_zero_is_always_feasible() -> None:
 def test_a_projection_onto_zero_is_no_step_and_not_stretched_noise(dtype: Any) -> None:
     """At tau 0 two opposed clients leave only 0; float32 rounding must not become a step."""
     rows = np.outer([1, -0.4], stream(1, "row").normal(size=300)).astype(dtype)
-    step = FedPCD(tau=0).aggregate(cohort_of(rows), History())
+    step = FedPCD(tau=0).aggregate(cohort_of(rows), History(), LAYOUT)
     assert step.report["feasible"]
     assert_array_equal(step.direction, np.zeros(300, dtype))
