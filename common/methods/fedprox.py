@@ -1,0 +1,36 @@
+"""FedProx: FedAvg whose clients are held near the model they received.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks.
+MLSys 2020 (arXiv 1812.06127), Algorithm 2.
+
+Where we depart: no partial work; every client takes all its steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from common.layout import Layout
+from common.methods.base import LocalRule
+from common.methods.fedavg import FedAvg
+from common.settings import setting
+from common.types import Vector
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """Each client minimises its loss + mu/2 |w - w_received|^2; the server averages."""
+
+    name: ClassVar[str] = "fedprox"
+    source: ClassVar[str] = "Li et al., MLSys 2020"
+
+    mu: float = setting(0.01, "weight of the proximal term; 0 is FedAvg", low=0)
+
+    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+        """Add mu (w - w_received) to each mini-batch gradient."""
+        return LocalRule(pull=self.mu)
+
+    @classmethod
+    def neutral(cls) -> "FedProx":
+        """Without the term it is FedAvg."""
+        return cls(mu=0.0)
