@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import CheckpointError
+from common.files import replacing
 from common.layout import Layout
 from common.methods import Method
 from common.store import ClientVectors, Entry
-from server_app.files import replacing
 from server_app.state import ServerState
 
 FORMAT = 1

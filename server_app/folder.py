@@ -14,10 +14,9 @@ import tomli_w
 
 from common.config import NOT_IN_RESULTS, RunConfig
 from common.errors import CheckpointError, ConfigError, FedError
-from common.files import exclusive
+from common.files import exclusive, replacing
 from common.layout import Layout
 from server_app.checkpoint import load_newest, newest_head, save
-from server_app.files import replacing
 from server_app.live import Live, LiveFile
 from server_app.records import (
     RECORDS,

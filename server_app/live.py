@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.files import replacing
 from common.types import ClientId
-from server_app.files import replacing
 from server_app.roster import Roster
 
 LIVE = "live.json"

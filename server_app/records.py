@@ -17,9 +17,9 @@ from typing import Any, Literal, NoReturn, TypeAlias, get_args
 import numpy as np
 
 from common.errors import FedError
+from common.files import replacing
 from common.metrics import Fairness, fairness, without_examples
 from common.types import ClientId
-from server_app.files import replacing
 
 RECORDS = "records.jsonl"
 OUTCOME = "outcome.json"

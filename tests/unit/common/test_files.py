@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.files import replacing
+from common.files import replacing
 
 
 def test_a_block_that_ends_puts_its_file_in_place(tmp_path: Path) -> None:
