@@ -227,13 +227,14 @@ def parse(flat: Flat) -> RunConfig:
     """
     problems: list[str] = []
     known = list(RunConfig().to_flat())
+    method = flat.get("method", RunConfig.method)
     tables: dict[str, dict[str, Any]] = {group: {} for group in ("", *GROUPS, *METHODS)}
     for name, value in flat.items():
         if name in known:
             group, _, key = name.rpartition(".")
             tables[group][key] = value
         else:
-            problems.append(f'the run config has no key "{name}"{_nearest(name, known)}')
+            problems.append(f'the run config has no key "{name}"{_nearest(name, known, method)}')
     methods = {
         name: kind.read(tables[name], f"{name}.", problems) for name, kind in METHODS.items()
     }
@@ -303,7 +304,8 @@ def _plain(name: str) -> bool:
     return fits and not name.startswith(".") and not any(sign in name for sign in "/\\\n")
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def _nearest(name: str, known: list[str], method: Any) -> str:
     last = name.rpartition(".")[2]
     same = [key for key in known if key.rpartition(".")[2] == last]
+    same.sort(key=lambda key: not key.startswith(f"{method}."))  # the run's own method first
     return f' (did you mean "{same[0]}"?)' if same else did_you_mean(name, known)

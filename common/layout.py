@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from math import prod
 from typing import Any
 
@@ -138,6 +138,25 @@ class Layout:
             else:
                 spans.append(span)
         return Block(tuple(spans))
+
+    def layers(self, *, norms_join: bool = False) -> tuple[slice, ...]:
+        """Return the slices of the layers, which cover the vector: a module's weight with its bias.
+
+        Args:
+            norms_join: count a normalisation as part of the layer before it. A module is one if
+                it has several tensors, all of the same one-dimensional shape (scale and offset).
+        """
+        edges = [0]
+        for _, run in groupby(self.tensors, key=lambda tensor: tensor.name.rpartition(".")[0]):
+            tensors = list(run)
+            shapes = {tensor.shape for tensor in tensors}
+            is_norm = len(tensors) > 1 and len(shapes) == 1 and len(tensors[0].shape) == 1
+            stop = edges[-1] + sum(tensor.size for tensor in tensors)
+            if norms_join and is_norm and len(edges) > 1:
+                edges[-1] = stop
+            else:
+                edges.append(stop)
+        return tuple(slice(a, b) for a, b in pairwise(edges))
 
     @property
     def everything(self) -> Block:

@@ -9,14 +9,20 @@ from common.geometry.halfspaces import (
     project_onto_halfspaces,
 )
 from common.geometry.least_distance import check_solver
+from common.geometry.minnorm import VANISHED, Weights, min_norm_weights
+from common.geometry.simplex import project_onto_simplex
 
 __all__ = [
+    "VANISHED",
     "Multipliers",
     "Projection",
     "Residuals",
+    "Weights",
     "check_solver",
     "combine",
     "inner_products",
     "least_multipliers",
+    "min_norm_weights",
     "project_onto_halfspaces",
+    "project_onto_simplex",
 ]

@@ -89,20 +89,26 @@ def shortest(program: Program, floors: Vector, lengths: Vector, solver: str) -> 
     return proposed or _by_active_set(program)
 
 
-def _by_solver(program: Program, solver: str) -> Answer | None:
-    """Let a QP solver say which constraints are tight; None if its word is not good enough."""
+def proposed(solver: str, *terms: Any, **bounds: Any) -> Vector | None:
+    """Return what a QP solver says to a qpsolvers.Problem of these terms, None if it is nothing."""
     from qpsolvers import Problem, solve_problem  # here, so that clients need not load it
 
-    m = program.gaps.size
-    gram = program.factor.T @ program.factor
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            problem = Problem(gram, -program.gaps, lb=np.zeros(m))
-            found = solve_problem(problem, solver, **SETTINGS.get(solver, {})).x
+            problem = Problem(*terms, **bounds)
+            found: Vector | None = solve_problem(problem, solver, **SETTINGS.get(solver, {})).x
     except Exception:  # whatever a foreign solver trips over, the exact method decides
         return None
-    if found is None or not (np.abs(found) <= LARGEST).all():
+    return None if found is None or not (np.abs(found) <= LARGEST).all() else found
+
+
+def _by_solver(program: Program, solver: str) -> Answer | None:
+    """Let a QP solver say which constraints are tight; None if its word is not good enough."""
+    m = program.gaps.size
+    gram = program.factor.T @ program.factor
+    found = proposed(solver, gram, -program.gaps, lb=np.zeros(m))
+    if found is None:
         return None
     tight = np.flatnonzero(found > np.abs(gram @ found - program.gaps)).tolist()
     if not _independent(program, tight):

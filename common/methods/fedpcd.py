@@ -16,19 +16,19 @@ direction serves everybody, or none can be told from rounding, the step is FedAv
 parent method, and is recorded so.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from common.errors import ConfigError
-from common.geometry import check_solver, combine, inner_products, least_multipliers
+from common.geometry import check_solver, combine, least_multipliers
 from common.layout import Layout
 from common.methods.base import Method
+from common.methods.history import History
 from common.settings import setting
-from common.store import ClientVectors
-from common.types import ClientId, Cohort, Matrix, Step, Vector
+from common.types import Cohort, Matrix, Step, Vector
 
 # A projection this short against its unit target is zero up to the rounding of float32
 # displacements; stretching it to the mean's length would turn noise into a step.
@@ -37,42 +37,6 @@ VANISHED = 1e-6
 # Residual above which an answer is not used: next to a conflict, where multipliers grow without
 # bound, float32 displacements do not say where the projection is.
 TRUSTED = 1e-6
-
-
-@dataclass(frozen=True)
-class History:
-    """The last displacement of every client seen lately, and their inner products.
-
-    Attributes:
-        seen: displacement [d] and round by client.
-        rates: the local learning rate that each displacement was made with.
-        products: raw inner products [k, k] of the displacements, in the order of `seen`; kept
-            so that a round costs (new rows) x (all rows) x d and not (all rows)^2 x d.
-    """
-
-    seen: ClientVectors = field(default_factory=ClientVectors)
-    rates: dict[ClientId, float] = field(default_factory=dict)
-    products: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
-
-    def without(self, clients: Sequence[ClientId], before: int) -> "History":
-        """Return the entries of other clients that were seen in round `before` or later."""
-        order = list(self.seen.entries)
-        young = self.seen.since(before).entries
-        kept = [c for c in order if c in young and c not in set(clients)]
-        index = [order.index(client) for client in kept]
-        return History(
-            ClientVectors({client: self.seen.entries[client] for client in kept}),
-            {client: self.rates[client] for client in kept},
-            self.products[np.ix_(index, index)],
-        )
-
-    def with_cohort(self, cohort: Cohort, order: Sequence[ClientId], products: Matrix) -> "History":
-        """Add the cohort; `products` [k, k] are of all displacements, in the given order."""
-        seen = self.seen.put(cohort.round, {u.client: u.delta for u in cohort.updates})
-        index = [list(order).index(client) for client in seen.entries]
-        rates = self.rates | {update.client: cohort.local_lr for update in cohort.updates}
-        ordered = {client: rates[client] for client in seen.entries}
-        return History(seen, ordered, products[np.ix_(index, index)])
 
 
 @dataclass(frozen=True)
@@ -117,29 +81,20 @@ class FedPCD(Method[History]):
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Bend the cohort's mean; remember the cohort."""
-        present = [update.client for update in cohort.updates]
-        absent = state.without(present, before=cohort.round - self.history)
-        clients = [*present, *absent.seen.entries]
         mean = cohort.mean(cohort.shares)
-        new = [mean, *(update.delta for update in cohort.updates)]
-        rows = [*new, *(entry.vector for entry in absent.seen.entries.values())]
-
-        products = inner_products(new, rows)
-        known = len(new)
-        full = np.block([[products], [products[:, known:].T, absent.products]])
-        full = (full + full.T) / 2  # the two halves may differ in the last bit
-        history = absent.with_cohort(cohort, clients, full[1:, 1:])
+        joined = state.join(cohort, mean, before=cohort.round - self.history)
+        clients, history = joined.clients, joined.history
 
         rates = np.array([cohort.local_lr, *(history.rates[client] for client in clients)])
-        weights, report = self._bend(full, rates)
-        report |= {"rows": len(clients), "history": len(absent.seen)}
+        weights, report = self._bend(joined.products, rates)
+        report |= {"rows": len(clients), "history": joined.absent}
         report["multipliers"] = {
             client: float(mu)
             for client, mu in zip(clients, report.pop("mu"), strict=True)
             if mu > 0
         }
         report["active"] = len(report["multipliers"])
-        direction = mean if weights is None else combine(weights, rows, dtype=mean.dtype)
+        direction = mean if weights is None else combine(weights, joined.rows, dtype=mean.dtype)
         return Step(direction, history, report)
 
     def _bend(self, products: Matrix, rates: Vector) -> tuple[Vector | None, dict[str, Any]]:

@@ -28,7 +28,8 @@ VARIATE = "variate"  # c_i+ [v], client to server
 class Variates:
     """The sum of all clients' control variates [v], float64, and each client's last one [v].
 
-    A client that was never seen counts as zero, so the server's c is total / N.
+    A client that was never seen counts as zero, so the server's c is total / N. FedDyn keeps its
+    clients' gradients in the same way.
     """
 
     total: Vector
@@ -39,6 +40,29 @@ class Variates:
     def mean(self) -> Vector:
         """The server's variate c [v], float64."""
         return self.total / max(self.clients, 1)
+
+    def replaced(
+        self,
+        round: int,  # noqa: A002 - as a cohort calls it
+        clients: int,
+        arrived: Mapping[ClientId, Vector],
+    ) -> "Variates":
+        """Return a version in which these clients, of `clients`, have these vectors [v]."""
+        total = self.total.copy()
+        for client, vector in arrived.items():
+            total += vector
+            if (previous := self.own.get(client)) is not None:
+                total -= previous
+        return Variates(total, clients, self.own.put(round, arrived))
+
+
+def refuse_other_size(name: str, block: Block, sent: int) -> None:
+    """Raise a WireError unless the method so named got as many numbers as its block has."""
+    if sent != block.size:
+        raise WireError(
+            f"{name} corrects {block.size} coordinates on this client, the server sent "
+            f"{sent}; both sides must run the same config"
+        )
 
 
 @dataclass(frozen=True)
@@ -71,11 +95,7 @@ class VariateMethod(Method[Variates]):
             WireError: what the server sent does not fit this client's block.
         """
         shift, block = brief.get(SHIFT), self.corrected(layout)
-        if (sent := 0 if shift is None else shift.size) != block.size:
-            raise WireError(
-                f"{self.name} corrects {block.size} coordinates on this client, the server sent "
-                f"{sent}; both sides must run the same config"
-            )
+        refuse_other_size(self.name, block, 0 if shift is None else shift.size)
         return LocalRule(shift=shift, block=block)
 
     def reply(
@@ -97,15 +117,10 @@ class VariateMethod(Method[Variates]):
         direction = cohort.mean(self.shares(cohort))
         if not state.total.size:
             return Step(direction, state)
-        total = state.total.copy()
         arrived = {update.client: update.extras[VARIATE] for update in cohort.updates}
-        for client, variate in arrived.items():
-            total += variate
-            if (previous := state.own.get(client)) is not None:
-                total -= previous
-        next_state = Variates(total, cohort.clients, state.own.put(cohort.round, arrived))
-        report = {"variates": len(next_state.own), "length_c": float(np.linalg.norm(total))}
-        report["length_c"] /= cohort.clients
+        next_state = state.replaced(cohort.round, cohort.clients, arrived)
+        length = float(np.linalg.norm(next_state.total)) / cohort.clients
+        report = {"variates": len(next_state.own), "length_c": length}
         return Step(direction, next_state, report)
 
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:

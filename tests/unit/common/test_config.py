@@ -69,6 +69,12 @@ def test_an_unknown_key_is_told_with_the_nearest_known(key: str, nearest: str | 
     assert nearest is None or said.endswith(f'(did you mean "{nearest}"?)')
 
 
+def test_of_settings_with_the_same_name_the_one_of_the_runs_method_is_nearest() -> None:
+    for method in ("fedpcd", "fedfv"):
+        (said,) = problems_of({"method": method, "tau": 1})
+        assert said.endswith(f'(did you mean "{method}.tau"?)')
+
+
 @pytest.mark.parametrize(
     ("flat", "said"),
     [

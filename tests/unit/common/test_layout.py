@@ -1,5 +1,7 @@
 """A layout knows which part of the flat vector belongs to which tensor."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,6 +102,70 @@ def test_a_block_takes_a_copy() -> None:
         block.take(vector)[:] = 1
     assert not vector.any()
     assert Block(()).take(vector).size == 0
+
+
+def edges(layout: Layout, *, norms_join: bool = False) -> list[tuple[int, int]]:
+    return [(span.start, span.stop) for span in layout.layers(norms_join=norms_join)]
+
+
+def test_layers_are_a_weight_with_its_bias() -> None:
+    expected = [(0, 8), (8, 12), (12, 13), (13, 22)]
+    assert edges(LAYOUT) == edges(LAYOUT, norms_join=True) == expected
+    assert edges(Layout(())) == []
+
+
+NORM = (Tensor("norm.weight", (5,)), Tensor("norm.bias", (5,)))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "apart", "joined"),
+    [
+        ((Tensor("a.weight", (2, 3)), *NORM), [(0, 6), (6, 16)], [(0, 16)]),
+        (NORM, [(0, 10)], [(0, 10)]),  # the first has nothing before it
+        ((*NORM, Tensor("a.weight", (3,))), [(0, 10), (10, 13)], [(0, 10), (10, 13)]),
+        (
+            (Tensor("a.weight", (2,)), *NORM, Tensor("o.weight", (1,)), Tensor("o.bias", (1,))),
+            [(0, 2), (2, 12), (12, 14)],
+            [(0, 14)],
+        ),
+        ((Tensor("a.bias", (4,)), Tensor("b.scale", (4,))), [(0, 4), (4, 8)], [(0, 4), (4, 8)]),
+        (
+            (Tensor("a.weight", (2,)), Tensor("b.scale", (3,)), Tensor("b.shift", (1,))),
+            [(0, 2), (2, 6)],
+            [(0, 2), (2, 6)],
+        ),
+        (
+            (Tensor("a.weight", (2,)), Tensor("b.query", (2, 2)), Tensor("b.key", (2, 2))),
+            [(0, 2), (2, 10)],
+            [(0, 2), (2, 10)],
+        ),
+        (
+            (Tensor("a.w", (2, 2)), Tensor("b.w", (1,)), Tensor("a.v", (3,))),
+            [(0, 4), (4, 5), (5, 8)],
+            [(0, 4), (4, 5), (5, 8)],
+        ),
+    ],
+)
+def test_a_normalisation_may_join_the_layer_before_it(
+    tensors: tuple[Tensor, ...], apart: list[tuple[int, int]], joined: list[tuple[int, int]]
+) -> None:
+    """It is told by several tensors of one one-dimensional shape; a single one may be anything."""
+    assert edges(Layout(tensors)) == apart
+    assert edges(Layout(tensors), norms_join=True) == joined
+
+
+@given(shapes, st.lists(st.sampled_from("abc"), min_size=6, max_size=6), st.booleans())
+def test_layers_cover_the_vector_without_splitting_a_tensor(
+    sizes: list[tuple[int, ...]], modules: list[str], norms_join: bool
+) -> None:
+    layout = Layout(
+        tuple(Tensor(f"{m}.{k}", s) for k, (m, s) in enumerate(zip(modules, sizes, strict=False)))
+    )
+    found = edges(layout, norms_join=norms_join)
+    ends = [0, *(stop for _, stop in found)]
+    assert found == list(pairwise(ends))
+    assert ends[-1] == layout.size
+    assert set(ends) <= {0, *(span.stop for span in layout.spans.values())}
 
 
 def test_the_digest_tells_models_apart() -> None:

@@ -16,7 +16,7 @@ import pytest
 from common.errors import CheckpointError
 from common.layout import Layout, Tensor
 from common.methods import FedAvg, FedPCD, Scaffold
-from common.methods.fedpcd import History
+from common.methods.history import History
 from common.store import ClientVectors
 from server_app.checkpoint import load_newest, save
 from server_app.state import ServerState

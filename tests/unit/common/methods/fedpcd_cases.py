@@ -6,7 +6,7 @@ import numpy as np
 from numpy.linalg import norm
 
 from common.methods import FedPCD
-from common.methods.fedpcd import History
+from common.methods.history import History
 from common.types import Cohort, Step, Vector
 from server_app.state import ServerState, next_state
 from tests.builders import TOY3, TOY3_EXAMPLES, cohort_of, compass, layout_of_size

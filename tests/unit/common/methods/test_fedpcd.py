@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import AggregationError, ConfigError
 from common.methods import FedPCD
-from common.methods.fedpcd import History
+from common.methods.history import History
 from common.rng import stream
 from common.types import Step, Vector
 from server_app.cohort import choose

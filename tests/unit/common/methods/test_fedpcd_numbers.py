@@ -8,7 +8,7 @@ from numpy.linalg import norm
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.methods import FedPCD
-from common.methods.fedpcd import History
+from common.methods.history import History
 from common.rng import stream
 from common.types import Vector
 from tests.builders import TOY3, TOY3_EXAMPLES, cohort_of, compass
