@@ -1,5 +1,6 @@
 """The Flower ClientApp: train, evaluate, and say who you are. A reply depends on the message,
-the client's data and the seed, and on nothing that a restart could lose."""
+the client's data and the seed, and on nothing that a restart could lose; a model of the
+client's own is on its disk."""
 
 import logging
 import time
@@ -10,16 +11,20 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from client_app.evaluator import evaluate
+from client_app.keepsake import Keepsake
 from client_app.local import Local, local_of
+from client_app.personal import evaluate_personal, train_personal
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
 from common.errors import ClientError, DataError, FedError, WireError
-from common.types import LOSS, LOSS_BEFORE, Vector
+from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
 from common.wire import (
     CORRECT,
     EXAMPLES,
     LOSS_SUM,
     METRICS,
+    PERSONAL,
+    PERSONAL_ROUND,
     SECONDS,
     START_SECONDS,
     Card,
@@ -63,8 +68,8 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
     return answer
 
 
-def open_order(message: Message, local: Local) -> tuple[Order, Vector]:
-    """Load the model that came into this thread's model; return the order and the weights.
+def open_order(message: Message, local: Local) -> tuple[Order, Vector, Buffers]:
+    """Load the model that came into this thread's model; return the order and the model.
 
     An order whose deadline is over is not carried out: a client that was held up would else stay
     behind by working on what nobody waits for.
@@ -78,7 +83,7 @@ def open_order(message: Message, local: Local) -> tuple[Order, Vector]:
         raise WireError(f"the order has {len(records)} ArrayRecords, expected one")
     weights, buffers = codec.unpack(records[0])
     local.flat.load(weights, buffers)
-    return order, weights
+    return order, weights, buffers
 
 
 @app.train()
@@ -86,7 +91,7 @@ def open_order(message: Message, local: Local) -> tuple[Order, Vector]:
 def train_here(message: Message, local: Local) -> RecordDict:
     """Take K local steps from the weights received and return the weights reached."""
     begin = time.perf_counter()
-    order, received = open_order(message, local)
+    order, received, buffers = open_order(message, local)
     flat, method, config = local.flat, local.config.chosen, local.config
     told = {}
     if LOSS_BEFORE in method.needs:
@@ -102,7 +107,10 @@ def train_here(message: Message, local: Local) -> RecordDict:
         seed=config.seed,
         path=(order.round, local.client),
     )
-    weights = flat.take_weights()
+    weights, reached = flat.take_weights(), flat.take_buffers()
+    pull = method.personal_pull()
+    if pull is not None and done.steps:
+        train_personal(local, Keepsake.of(local), pull, order, received, buffers)
     extras: Mapping[str, Vector] = {}
     if done.steps:
         extras = method.reply(order.brief, flat.layout, received - weights, done.lr_sum)
@@ -110,7 +118,7 @@ def train_here(message: Message, local: Local) -> RecordDict:
         client=local.client,
         round=order.round,
         weights=weights,
-        buffers=flat.take_buffers(),
+        buffers=reached,
         examples=done.examples,
         steps=done.steps,
         lr_sum=done.lr_sum,
@@ -123,9 +131,16 @@ def train_here(message: Message, local: Local) -> RecordDict:
 @answering
 def evaluate_here(message: Message, local: Local) -> RecordDict:
     """Count the right answers on this client's test samples."""
-    open_order(message, local)
+    order, _, _ = open_order(message, local)
     counts = evaluate(local.flat, local.data, local.split.test)
     metrics = {EXAMPLES: counts.examples, CORRECT: counts.correct, LOSS_SUM: counts.loss_sum}
+    if local.config.chosen.personal_pull() is not None:
+        own, since = evaluate_personal(local, Keepsake.of(local), order.round)
+        metrics |= {
+            PERSONAL + CORRECT: own.correct,
+            PERSONAL + LOSS_SUM: own.loss_sum,
+            PERSONAL_ROUND: since,
+        }
     return RecordDict({METRICS: plain_metrics(metrics)})
 
 

@@ -42,6 +42,7 @@ class Local:
         data: all samples on this machine.
         split: which of them are this client's.
         device: where it trains.
+        keep: a folder of the node's own that it may keep things in, "" if it has none.
     """
 
     client: str
@@ -50,6 +51,7 @@ class Local:
     data: Dataset
     split: Split
     device: Device
+    keep: str = ""
 
     @property
     def flat(self) -> FlatModel:
@@ -71,7 +73,7 @@ def local_of(
 
     The node config says where the data are on this machine: `data` is a folder, of the client's
     own pictures or of the files of a data set that is dealt; `partition-id` and `num-partitions`
-    say which part of a dealt one is this client's.
+    say which part of a dealt one is this client's; `keep` is a folder of the node's own.
 
     Args:
         run_config: as the server started the run.
@@ -91,7 +93,8 @@ def local_of(
             data, split = _own(config, place, name)
         else:
             data, split = _dealt(config, place, node_config)
-    return Local(name, partition, config, data, split, choose_device(config.train.device))
+    keep = str(node_config.get("keep", ""))
+    return Local(name, partition, config, data, split, choose_device(config.train.device), keep)
 
 
 def _own(config: RunConfig, place: str, client: str) -> tuple[Dataset, Split]:

@@ -1,7 +1,7 @@
 """Local training: K counted SGD steps on one flat vector of weights."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, isfinite
 
 import numpy as np
@@ -76,8 +76,9 @@ def train(
 ) -> Trained:
     """Run plan.epochs of SGD from the weights that `flat` holds, in place.
 
-    Each step is w <- w - lr * (gradient + shift on the block + pull * (w - start)); momentum
-    works outside the block alone.
+    Each step is w <- w - lr * (gradient + shift on the block + pull * (w - anchor)); momentum
+    works outside the block alone. A rule with `full_batch` replaces all of them by one step on
+    one batch of all samples.
 
     Args:
         flat: model, loaded with the weights received.
@@ -95,6 +96,8 @@ def train(
     Raises:
         ClientError: the loss is not finite; the model is then not to be used.
     """
+    if rule.full_batch:
+        plan = replace(plan, epochs=1, batch_size=max(len(indices), 1))
     model, device = flat.model, flat.device
     norms = [m for m in model.modules() if isinstance(m, BATCH_NORMS)]
     model.train()
@@ -150,7 +153,10 @@ class _Optimiser:
         self.flat, self.rule = flat, rule
         self.weight_decay = plan.weight_decay
         self.momentum = plan.momentum if rule.momentum is None else rule.momentum
-        self.start = flat.weights.clone() if rule.pull else None
+        self.anchor = None
+        if rule.pull:
+            anchor = self._on_device(rule.anchor)
+            self.anchor = flat.weights.clone() if anchor is None else anchor
         self.shift = self._on_device(rule.shift)
         self.outside = rule.block.outside(flat.layout.size)
         self.velocity = (
@@ -159,18 +165,18 @@ class _Optimiser:
             else []
         )
 
-    def _on_device(self, shift: Vector | None) -> torch.Tensor | None:
-        if shift is None:
+    def _on_device(self, vector: Vector | None) -> torch.Tensor | None:
+        if vector is None:
             return None
-        return torch.from_numpy(np.array(shift)).to(self.flat.weights)
+        return torch.from_numpy(np.array(vector)).to(self.flat.weights)
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
         weights, gradient = self.flat.weights, self.flat.gradient
         if self.weight_decay:
             gradient.add_(weights, alpha=self.weight_decay)
-        if self.start is not None:
-            gradient.add_(weights - self.start, alpha=self.rule.pull)
+        if self.anchor is not None:
+            gradient.add_(weights - self.anchor, alpha=self.rule.pull)
         if self.shift is not None:
             for span, part in self.rule.block.pieces(self.shift):
                 gradient[span].add_(part)

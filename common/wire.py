@@ -41,6 +41,7 @@ OWN_METRICS = {
 }  # of our own ClientApp, no more
 CORRECT, LOSS_SUM = "correct", "loss-sum"
 LATE_SECONDS = 10.0  # past the deadline, in which a reply is noticed, not used
+PERSONAL, PERSONAL_ROUND = "personal-", "personal-round"  # the counts of a client's own model
 MOST_EXAMPLES = 2**53  # beyond, whole numbers are not exact as floats
 VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkeel.shift.digest"
 

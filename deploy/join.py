@@ -17,7 +17,7 @@ from deploy.dry_step import Order
 from deploy.files import make_folder
 from deploy.findings import Finding, exit_code, print_findings, safely
 from deploy.keys import client_name
-from deploy.node import Node, node_config, serve
+from deploy.node import KEPT, Node, node_config, serve
 from deploy.readiness import (
     ask_child,
     check_key,
@@ -87,7 +87,7 @@ def join(
         if exit_code(findings) or check_only:
             return exit_code(findings)
         assert public is not None, "a key that is none is a problem"
-        told = node_config(data, part)
+        told = node_config(data, part, place / KEPT)
         node = Node(name, public.fingerprint, superlink, ca, key, told, place, health)
 
         def say(event: str) -> None:

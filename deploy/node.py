@@ -24,6 +24,7 @@ from deploy.lives import Life, why
 from deploy.reach import clock_ahead
 
 LOG = "node.log"
+KEPT = "kept"  # models of the client's own
 LOG_BYTES, LOG_COPIES = 2**20, 2
 POLL_SECONDS = 0.2
 TASK_POLL_SECONDS = 0.2  # of the app process; Flower's own is 1 s, which every message waits for
@@ -59,12 +60,13 @@ class Node:
     health: str = ""
 
 
-def node_config(data: Path | None, part: tuple[int, int] | None) -> str:
-    """Return what tells the client app where its data are, as Flower's --node-config reads it.
+def node_config(data: Path | None, part: tuple[int, int] | None, keep: Path) -> str:
+    """Return what tells the client app where things are, as Flower's --node-config reads it.
 
     Args:
         data: the client's own folder of pictures, or where a dealt data set lies; absolute.
         part: (partition id, number of partitions) of a data set that is dealt out.
+        keep: where the client may keep a model of its own; absolute.
 
     Raises:
         DeployError: the path cannot be carried.
@@ -72,17 +74,19 @@ def node_config(data: Path | None, part: tuple[int, int] | None) -> str:
     words = ["watchdog=true"]
     if part is not None:
         words += [f"partition-id={part[0]}", f"num-partitions={part[1]}"]
-    if data is not None:
+    for word, path in {"data": data, "keep": keep}.items():
+        if path is None:
+            continue
         try:
-            str(data).encode()
+            str(path).encode()
         except UnicodeEncodeError:
             raise DeployError(
-                f"the name of the data folder is not UTF-8: {os.fsencode(data)!r}; rename it"
+                f"the name of the {word} folder is not UTF-8: {os.fsencode(path)!r}; rename it"
             ) from None
         # A TOML text; Flower's parser ends it at the next double quote, escaped or not.
-        text = json.dumps(str(data), ensure_ascii=False)[1:-1]
+        text = json.dumps(str(path), ensure_ascii=False)[1:-1]
         text = text.replace('\\"', "\\u0022").replace("\x7f", "\\u007f")
-        words.append(f'data="{text}"')
+        words.append(f'{word}="{text}"')
     return " ".join(words)
 
 

@@ -109,6 +109,9 @@ def lines_about(record: RoundRecord, label: str, total_rounds: int) -> Iterator[
         yield f"{here}: void, nothing changed: {record.void}"
     if record.evaluation and record.evaluation.fairness:
         yield f"{here}: {accuracy(record.evaluation.fairness)}"
+        own = record.evaluation.personal
+        if own and own.fairness:
+            yield f"{here}: the clients' own models: {accuracy(own.fairness)}"
     elif record.evaluation:
         yield f"{here}: evaluated, but no client had a result"
 

@@ -49,11 +49,15 @@ class Evaluation:
         clients: the scores that came back.
         absent: why each other client has none.
         fairness: summary of the scores; None when nobody contributed.
+        personal: the same for the clients' own models, where they have some.
+        untrained: of `personal`: the clients whose own model is still the one they receive.
     """
 
     clients: dict[ClientId, ClientScore]
     absent: dict[ClientId, str]
     fairness: Fairness | None
+    personal: "Evaluation | None" = None
+    untrained: list[ClientId] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -85,7 +89,9 @@ class Evaluation:
         """Rebuild from what `plain` made of it."""
         scores = {client: ClientScore(**score) for client, score in value["clients"].items()}
         summary = value["fairness"] and Fairness(**value["fairness"])
-        return cls(**{**value, "clients": scores, "fairness": summary})
+        personal = value.get("personal") and cls.from_json(value["personal"])
+        told = {"clients": scores, "fairness": summary, "personal": personal}
+        return cls(**{**value, **told})
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Reading replies: each is judged on its own, so a bad one costs its own client and nobody else."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
 
@@ -15,6 +15,8 @@ from common.wire import (
     CORRECT,
     LOSS_SUM,
     MOST_EXAMPLES,
+    PERSONAL,
+    PERSONAL_ROUND,
     SECONDS,
     START_SECONDS,
     Codec,
@@ -25,7 +27,7 @@ from common.wire import (
 )
 from server_app.options import Options
 from server_app.reasons import reason_of
-from server_app.records import ClientScore
+from server_app.records import ClientScore, Evaluation
 from server_app.state import ServerState
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
@@ -162,6 +164,40 @@ def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
         raise AggregationError(f"{correct} correct answers of {examples} are impossible")
     loss_sum = metrics.get(LOSS_SUM)
     return ClientScore(examples, int(correct), None if loss_sum is None else float(loss_sum))
+
+
+def personal_of(
+    told: Mapping[ClientId, Mapping[str, float]],
+    examples: Mapping[ClientId, int],
+    absent: Mapping[ClientId, str],
+) -> Evaluation | None:
+    """Summarise the counts of the clients' own models, None if nobody has one.
+
+    Args:
+        told: the metrics of each client that answered.
+        examples: its test examples.
+        absent: why each other client has no result.
+    """
+    own = {
+        client: {key.removeprefix(PERSONAL): value for key, value in metrics.items()}
+        for client, metrics in told.items()
+        if PERSONAL + CORRECT in metrics
+    }
+    if not own:
+        return None
+    scores, missing = {}, dict(absent)
+    for client in told:
+        try:
+            score = score_of(own.get(client, {}), examples[client])
+        except AggregationError as error:
+            missing[client] = str(error)
+            continue
+        if score is None:
+            missing[client] = NO_COUNT
+        else:
+            scores[client] = score
+    new = [client for client in own if told[client].get(PERSONAL_ROUND) == 0]
+    return replace(Evaluation.of(scores, missing), untrained=new)
 
 
 def mean_metrics(

@@ -5,7 +5,7 @@ All figures are of the last evaluated round, over the clients that had test exam
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,15 @@ class Run:
 
     label: str
     records: tuple[RoundRecord, ...]
+
+    @property
+    def personal(self) -> "Run | None":
+        """The same run as seen by the clients' own models, where they have some."""
+        own = {r.round: r.evaluation.personal for r in self.records if r.evaluation}
+        if not any(own.values()):
+            return None
+        records = (replace(record, evaluation=own.get(record.round)) for record in self.records)
+        return Run(f"{self.label}, own models", tuple(records))
 
     @property
     def evaluated(self) -> list[tuple[int, Fairness]]:
@@ -43,12 +52,13 @@ class Run:
 
 
 def load_runs(run_dirs: Mapping[str, Path]) -> list[Run]:
-    """Read the runs by label, in the order given.
+    """Read the runs by label, in the order given; the clients' own models count as a run more.
 
     Raises:
         RecordError: a run's records are broken.
     """
-    return [Run(label, tuple(read_records(path))) for label, path in run_dirs.items()]
+    runs = [Run(label, tuple(read_records(path))) for label, path in run_dirs.items()]
+    return [each for run in runs for each in (run, run.personal) if each]
 
 
 def megabytes_per_client_round(run: Run) -> float | None:

@@ -66,7 +66,8 @@ def evaluated_weights(state: ServerState[S], method: Method[S], server_lr: float
     offset = method.evaluated(state.method)
     if offset is None:
         return state.weights
-    weights: Vector = state.weights + offset.dtype.type(server_lr) * offset
+    dtype = state.weights.dtype
+    weights: Vector = state.weights + dtype.type(server_lr) * offset.astype(dtype, copy=False)
     return weights
 
 

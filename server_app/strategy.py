@@ -42,6 +42,7 @@ from server_app.replies import (
     examples_of,
     judge,
     mean_metrics,
+    personal_of,
     score_of,
     update_of,
 )
@@ -308,7 +309,13 @@ class MethodStrategy(Strategy):
         asked = self._asked.cohort
         ordered = {client: scores[client] for client in asked if client in scores}
         if self.record is not None:
-            self.record = replace(self.record, evaluation=Evaluation.of(ordered, absent))
+            metrics = {client: read_metrics(told[client][0]) for client in asked if client in told}
+            counts = {client: count for client, (_, count) in told.items()}
+            others = {client: why for client, why in absent.items() if client not in told}
+            evaluation = replace(
+                Evaluation.of(ordered, absent), personal=personal_of(metrics, counts, others)
+            )
+            self.record = replace(self.record, evaluation=evaluation)
         useful = [told[client] for client in asked if client in told and told[client][1]]
         return mean_metrics(
             [content for content, _ in useful],

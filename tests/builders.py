@@ -155,8 +155,9 @@ def local_steps(
     """A client's half of a round in plain numpy: its weights and what it sends beside them."""
     rule = method.rule(brief, layout)
     w, velocity = start.copy(), np.zeros_like(start)
+    anchor = start if rule.anchor is None else rule.anchor
     for _ in range(steps):
-        g = gradient(w) + start.dtype.type(rule.pull) * (w - start)
+        g = gradient(w) + start.dtype.type(rule.pull) * (w - anchor)
         for span, part in rule.block.pieces(rule.shift) if rule.shift is not None else ():
             g[span] += part
         for span in rule.block.outside(layout.size).spans if rule.momentum else ():

@@ -24,14 +24,18 @@ class LocalRule:
     Attributes:
         shift: constant vector [v] added to each mini-batch gradient on `block`.
         block: the coordinates that `shift` corrects; they take plain SGD without momentum.
-        pull: adds pull * (w - w_received) everywhere (a proximal term).
+        pull: adds pull * (w - anchor) everywhere (a proximal term).
+        anchor: where `pull` pulls to [d]; None is where the local steps begin.
         momentum: heavy-ball momentum outside `block`; None leaves it to the run's train.momentum.
+        full_batch: take one step with the gradient of all samples at once, and no other.
     """
 
     shift: Vector | None = None
     block: Block = NOTHING
     pull: float = 0.0
+    anchor: Vector | None = None
     momentum: float | None = None
+    full_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,14 @@ class Method(Settings, Generic[S]):
     def aggregate(self, cohort: Cohort, state: S, layout: Layout) -> Step[S]:
         """Turn a round's accepted replies into a step and the next state. Pure."""
         raise NotImplementedError
+
+    def personal_pull(self) -> float | None:
+        """Return how strongly a model of the client's own is pulled to the one it receives.
+
+        Such a model is trained beside the one for all, stays with the client, and is evaluated
+        too. None: the method has no such thing.
+        """
+        return None
 
     def evaluated(self, state: S) -> Vector | None:
         """Return how far [d] the model to evaluate and to keep is from the one to train on.

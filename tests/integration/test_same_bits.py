@@ -38,6 +38,20 @@ def test_a_resumed_run_ends_with_the_bits_of_a_straight_one(
         assert histories[3] > 0
 
 
+def test_clients_own_models_go_back_with_a_run_that_goes_back(carried_out: Runner) -> None:
+    settings = {"method": "ditto", "server.checkpoint-every": 2, "server.keep-checkpoints": 3,
+                "eval-every": 1, "clients": 5, "participation": 0.4}  # fmt: skip
+    straight = carried_out("straight", {**settings, "rounds": 6})
+    first = carried_out("parts", {**settings, "rounds": 5})
+    for name in ("round-000004.ckpt", "round-000005.ckpt"):
+        (first.folder / "checkpoints" / name).unlink()
+    again = carried_out("parts", {**settings, "rounds": 6, "resume": True}, workers=2)
+    assert [record.evaluation for record in again.records] == [
+        record.evaluation for record in straight.records
+    ]
+    assert again.weights == straight.weights
+
+
 def test_convolutions_give_the_same_bits_side_by_side(carried_out: Runner) -> None:
     settings = {"model": "resnet8", "clients": 3, "participation": 1.0, "rounds": 2}
     alone, many = carried_out("alone", settings), carried_out("many", settings, workers=3)

@@ -83,7 +83,7 @@ def test_training_takes_the_counted_steps_and_returns_what_the_method_needs(meth
     assert reply.lr_sum == pytest.approx(reply.steps * 0.05)
     assert {k: len(v) for k, v in reply.extras.items()} == rule.expects(rule.init(layout))
     assert not np.array_equal(reply.weights, flat_model().take_weights())
-    assert set(reply.metrics) == {"loss", "seconds"}
+    assert set(reply.metrics) == {"loss", "seconds", *rule.needs}
 
 
 @pytest.mark.parametrize("method", ["fedpvr", "scaffold"])

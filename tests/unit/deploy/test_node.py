@@ -135,21 +135,23 @@ def test_a_refused_node_tries_every_15_seconds_and_a_crashing_one_ever_more_rare
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
 def test_any_folder_reaches_the_client_app_as_it_is(name: str) -> None:
-    read = parse_config_args([node_config(Path(f"/data/{name}"), None)])
-    assert read == {"data": str(Path(f"/data/{name}")), "watchdog": True}
+    read = parse_config_args([node_config(Path(f"/data/{name}"), None, Path(f"/{name}/kept"))])
+    kept = str(Path(f"/{name}/kept"))
+    assert read == {"data": str(Path(f"/data/{name}")), "keep": kept, "watchdog": True}
 
 
 @pytest.mark.parametrize("name", ['my "pets" = ours', "it's", "a\\", 'b\\"', "x.toml", "a=b c='d'"])
 def test_odd_folders_and_parts_reach_the_client_app(name: str) -> None:
-    read = parse_config_args([node_config(Path("/data") / name, (2, 3))])
+    read = parse_config_args([node_config(Path("/data") / name, (2, 3), Path("/kept"))])
     assert read == {
-        "data": f"/data/{name}", "partition-id": 2, "num-partitions": 3, "watchdog": True,
+        "data": f"/data/{name}", "keep": "/kept", "partition-id": 2, "num-partitions": 3,
+        "watchdog": True,
     }  # fmt: skip
 
 
 def test_a_folder_that_cannot_be_named_in_the_config_is_refused() -> None:
     with pytest.raises(DeployError, match=r"not UTF-8.*rename"):
-        node_config(Path(os.fsdecode(b"/data/\xff")), None)
+        node_config(Path(os.fsdecode(b"/data/\xff")), None, Path("/kept"))
 
 
 SUPERNODE = """#!{python} -S

@@ -4,6 +4,7 @@ import io
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,14 @@ def test_a_long_line_in_a_pipe_is_not_broken(tmp_path: Path) -> None:
     write(tmp_path, record(1, void="reason " * 40))
     _, text = watch(tmp_path, lambda: False)
     assert len(text.splitlines()) == 1
+
+
+def test_the_clients_own_models_get_a_line_of_their_own() -> None:
+    both = replace(evaluation_of(5, 5), personal=evaluation_of(9, 7))
+    lines = list(lines_about(record(1, evaluation=both), "x", 3))
+    assert lines[1:] == [
+        "x: round 1/3: the clients' own models: mean accuracy 80.0 %, worst 10 % 70.0 % (2 clients)"
+    ]
 
 
 def test_an_evaluation_without_result_says_so() -> None:

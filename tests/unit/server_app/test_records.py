@@ -73,7 +73,8 @@ def test_each_line_has_exactly_the_promised_keys(tmp_path: Path) -> None:
     (line,) = (tmp_path / RECORDS).read_text().splitlines()
     value = json.loads(line)
     assert set(value) == KEYS
-    assert set(value["evaluation"]) == {"clients", "absent", "fairness"}
+    parts = {"clients", "absent", "fairness", "personal", "untrained"}
+    assert set(value["evaluation"]) == parts
     assert value["evaluation"]["clients"]["0"] == {"examples": 10, "correct": 7, "loss_sum": 4.5}
 
 
@@ -260,3 +261,10 @@ def test_an_unwritable_place_is_told_as_our_own_error(tmp_path: Path) -> None:
         Recorder(tmp_path / "file" / RECORDS).append(full_record())
     with pytest.raises(RecordError, match="cannot be written"):
         write_outcome(tmp_path / "file", Outcome("completed", "", 1, 1.0))
+
+
+def test_the_scores_of_own_models_come_back_as_they_were(tmp_path: Path) -> None:
+    own = replace(Evaluation.of(SCORES, {"3": "offline"}), untrained=["1"])
+    evaluation = replace(Evaluation.of(SCORES, {}), personal=own)
+    Recorder(tmp_path / RECORDS).append(full_record(evaluation=evaluation))
+    assert read_records(tmp_path)[0].evaluation == evaluation

@@ -183,6 +183,17 @@ def test_runs_are_loaded_in_the_order_given(tmp_path: Path) -> None:
     assert loaded == [EVEN, UNEVEN]
 
 
+def test_the_clients_own_models_count_as_a_run_more(tmp_path: Path) -> None:
+    both = replace(evaluation_of(20, 60), personal=evaluation_of(80, 90))
+    for one in (record(1), record(2, both), record(3, evaluation_of(30, 70))):
+        Recorder(tmp_path / RECORDS).append(one)
+    run, own = load_runs({"ditto": tmp_path})
+    assert (run.label, own.label) == ("ditto", "ditto, own models")
+    assert run.curve == [(2, 0.4), (3, 0.5)]
+    assert own.curve == [(2, pytest.approx(0.85))]
+    assert "85.00 %" in text_of(run, own)
+
+
 def coloured(path: Path, colour: str) -> int:
     """How many pixels above the legend are exactly of this colour."""
     picture = np.round(imread(path)[:-110, :, :3] * 255).astype(int)

@@ -15,10 +15,13 @@ from common.wire import (
     CORRECT,
     EXAMPLES,
     METRICS,
+    PERSONAL,
+    PERSONAL_ROUND,
     ROUND,
     WEIGHTS,
     NamedCodec,
 )
+from server_app.exchange import LATE
 from server_app.live import Live
 from server_app.options import Options
 from server_app.records import RoundRecord
@@ -334,3 +337,42 @@ def test_named_and_flat_arrays_lead_to_the_same_model() -> None:
     assert list(named.arrays) == ["classifier.weight", "features.weight"]
     assert_same(named.weights, flat.weights)
     assert LOSS in named.train(3)  # type: ignore[operator]
+
+
+def both(examples: int, correct: int, own: int, since: int) -> Tamper:
+    told = {EXAMPLES: examples, CORRECT: correct, PERSONAL + CORRECT: own, PERSONAL_ROUND: since}
+    return scored(**told)
+
+
+def test_the_clients_own_models_are_scored_beside_the_one_for_all() -> None:
+    federation = Federation(FedAvg())
+    federation.train(1)
+    tampers = {
+        "0": both(10, 5, 9, since=1),
+        "1": both(10, 5, 6, since=0),
+        "2": both(10, 5, 11, since=1),
+        "3": silent,
+        "4": scored(**{EXAMPLES: 10, CORRECT: 5}),
+    }
+    federation.evaluate(1, tampers)
+    evaluation = federation.record.evaluation
+    assert evaluation is not None
+    assert evaluation.fairness is not None
+    assert evaluation.fairness.mean == 0.5
+    own = evaluation.personal
+    assert own is not None
+    assert own.fairness is not None
+    assert {client: score.correct for client, score in own.clients.items()} == {"0": 9, "1": 6}
+    assert own.fairness.mean == 0.75
+    assert own.untrained == ["1"]
+    assert "11 correct answers of 10 are impossible" in own.absent["2"]
+    assert own.absent["3"] == LATE
+    assert "neither" in own.absent["4"]
+
+
+def test_where_nobody_has_a_model_of_its_own_nothing_is_said_of_them() -> None:
+    federation = Federation(FedAvg())
+    federation.train(1)
+    federation.evaluate(1)
+    assert federation.record.evaluation is not None
+    assert federation.record.evaluation.personal is None
