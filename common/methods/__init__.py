@@ -3,19 +3,58 @@
 from collections.abc import Mapping
 from typing import Any
 
+from common.methods.afl import AFL
 from common.methods.base import LocalRule, Method
+from common.methods.craft import Craft
+from common.methods.ditto import Ditto
 from common.methods.fedavg import FedAvg
+from common.methods.feddyn import FedDyn
+from common.methods.fedfv import FedFV
+from common.methods.fedheal import FedHEAL
+from common.methods.fedlf import FedLF
+from common.methods.fedmgda import FedMGDA
 from common.methods.fedpcd import FedPCD
 from common.methods.fedprox import FedProx
 from common.methods.fedpvr import FedPVR
+from common.methods.fedpw import FedPW
+from common.methods.qffl import QFFL
 from common.methods.scaffold import Scaffold
 
 METHODS: Mapping[str, type[Method[Any]]] = {
+    "afl": AFL,
+    "craft": Craft,
+    "ditto": Ditto,
     "fedavg": FedAvg,
+    "feddyn": FedDyn,
+    "fedfv": FedFV,
+    "fedheal": FedHEAL,
+    "fedlf": FedLF,
+    "fedmgda": FedMGDA,
     "fedpcd": FedPCD,
     "fedprox": FedProx,
     "fedpvr": FedPVR,
+    "fedpw": FedPW,
+    "qffl": QFFL,
     "scaffold": Scaffold,
 }
 
-__all__ = ["METHODS", "FedAvg", "FedPCD", "FedPVR", "FedProx", "LocalRule", "Method", "Scaffold"]
+__all__ = [
+    "AFL",
+    "METHODS",
+    "QFFL",
+    "Craft",
+    "Ditto",
+    "FedAvg",
+    "FedDyn",
+    "FedFV",
+    "FedHEAL",
+    "FedLF",
+    "FedMGDA",
+    "FedPCD",
+    "FedPVR",
+    "FedPW",
+    "FedProx",
+    "LocalRule",
+    "Method",
+    "Scaffold",
+]

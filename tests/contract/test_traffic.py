@@ -7,7 +7,7 @@ import pytest
 from flwr.app import ConfigRecord
 
 from common.layout import Layout
-from common.methods import FedAvg, FedPCD, FedPVR, Method, Scaffold
+from common.methods import AFL, QFFL, FedAvg, FedDyn, FedPCD, FedPVR, Method, Scaffold
 from common.models import build, layout_of
 from common.wire import ARRAYS, FlatCodec, NamedCodec, Order, TrainReply, payload_bytes
 from server_app.roster import Roster
@@ -43,6 +43,9 @@ def multiplier(method: Method[Any], layout: Layout) -> float:
         (FedPVR(block=""), "resnet8", 2),
         (FedAvg(), "resnet8", 2),
         (FedPCD(), "resnet8", 2),
+        (AFL(), "resnet8", 2),
+        (QFFL(), "resnet8", 2),
+        (FedDyn(), "resnet8", 2),  # of a client that was never seen
     ],
 )
 def test_a_round_costs_the_papers_number_of_models(
@@ -73,3 +76,14 @@ def test_the_records_of_a_round_hold_the_bytes_of_its_messages() -> None:
         assert list(bytes_of) == ["0", "1", "2", "3", "4"]
         for count in bytes_of.values():
             assert count == pytest.approx(2 * 4 * 5000, rel=0.02)
+
+
+def test_a_client_that_returns_to_feddyn_is_sent_its_gradient_as_well() -> None:
+    """Two models down and one up, instead of one each way."""
+    federation = Federation(FedDyn(), size=5000)
+    for number, models in ((1, 2), (2, 3)):
+        federation.train(number)
+        record = federation.record
+        for client, down in record.bytes_down.items():
+            total = down + record.bytes_up[client]
+            assert total == pytest.approx(models * 4 * 5000, rel=0.02)

@@ -34,6 +34,22 @@ def test_the_classifier_block_is_the_papers(name: str, classes: int, size: int) 
     assert layout.block(["classifier"]).size == size
 
 
+@pytest.mark.parametrize(
+    ("name", "modules", "joined"), [("mlp", 3, 3), ("cnn", 5, 5), ("vgg11", 11, 11),
+                                    ("resnet8", 19, 10)]
+)  # fmt: skip
+def test_a_layer_is_a_module_and_a_group_norm_belongs_to_its_convolution(
+    name: str, modules: int, joined: int
+) -> None:
+    layout = layout_of(build(name, (3, 32, 32), 10, seed=0))
+    apart, together = layout.layers(), layout.layers(norms_join=True)
+    blocks = [layout.block([module]).spans for module in layout.modules]
+    assert blocks == [(span,) for span in apart]
+    assert (len(apart), len(together)) == (modules, joined)
+    kernels = [layout.spans[t.name].start for t in layout.tensors if len(t.shape) > 1]
+    assert [span.start for span in together] == kernels
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_first_weights_depend_on_the_seed_alone(name: str) -> None:
     torch.manual_seed(1)

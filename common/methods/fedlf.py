@@ -1,0 +1,208 @@
+"""FedLF: layer by layer, a direction that serves every client and evens out their losses.
+
+Pan, Li, Yu, Wang, Wang, Tang, Zhao. FedLF: Layer-Wise Fair Federated Learning. AAAI 2024,
+Algorithm 1, and its published code.
+
+In each layer l three kinds of gradient are given one length, mu_l, the mean of the cohort's: the
+cohort's, those of absent clients seen in the last floor(M/m) rounds (M clients seen so far, m in
+the round), and that of -cos(1, F), which evens out the cohort's losses F. With them as the rows
+of V,
+
+    d_l = V^T lambda,   lambda = argmin |V^T lambda|^2  over  lambda >= 0, sum lambda = 1,
+
+so V_k . d_l >= |d_l|^2 for every row. A layer with d_l = 0 is merged with the next and solved
+again; then d gets the length of the cohort's uniform mean. The local learning rate cancels, so
+displacements stand for gradients throughout.
+
+Where we depart: gradients of zero are left out of a layer; a d_l below a millionth of mu_l is
+zero; losses that are equal up to rounding, or a fair row that cancels to almost nothing, add no
+row; M counts the present cohort. `released` follows the published code instead of the paper: each
+client takes one step with the gradient of all its samples (dropout is as in training, as in the
+code), every tensor is a layer, none are merged, and d is shortened again where a client would
+lose. What crashes or divides by zero in the code is done as above.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from common.geometry import VANISHED, combine, inner_products, min_norm_weights
+from common.layout import Layout
+from common.methods.base import LocalRule, Method
+from common.settings import setting
+from common.store import ClientVectors
+from common.types import LOSS_BEFORE, ClientId, Cohort, Matrix, Step, Vector
+
+EQUAL = 1e-6  # angle of the losses with equal ones that is rounding of float32 losses
+
+# What may be left of the fair row's parts, of their lengths together: the square of it must stand
+# clear of the rounding of inner products.
+CANCELLED = 1e-4
+
+# In gradient units: what the published code lets a client lose.
+TOLERATED = 1e-6
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A slice of the vector, and what is in it.
+
+    Attributes:
+        span: where it is.
+        products: inner products [k, k] of the clients' fragments, the cohort's m first.
+        weights: of the fragments in d_l [k]; zeros if d_l is zero.
+    """
+
+    span: slice
+    products: Matrix
+    weights: Vector
+
+    @classmethod
+    def solved(cls, span: slice, products: Matrix, fair: Vector) -> "Layer":
+        """Find d_l; `fair` [m] are the weights of the fair row."""
+        m = len(fair)
+        lengths = np.sqrt(np.diag(products))
+        scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        rows = np.diag(scale)[lengths > 0]
+        mixed = np.append(fair, np.zeros(len(lengths) - m)) * scale
+        length = math.sqrt(max(mixed @ products @ mixed, 0.0))
+        if length > CANCELLED * np.abs(fair).sum():
+            rows = np.vstack([rows, mixed / length])
+        size = float(lengths[:m].mean())
+        if not size:
+            return cls(span, products, np.zeros_like(lengths))
+        answer = min_norm_weights(rows @ products @ rows.T)
+        size *= answer.length > VANISHED
+        return cls(span, products, size * answer.weights @ rows)
+
+    def with_next(self, other: "Layer", fair: Vector) -> "Layer":
+        """Return both as one layer."""
+        span = slice(self.span.start, other.span.stop)
+        return Layer.solved(span, self.products + other.products, fair)
+
+
+@dataclass(frozen=True)
+class FedLF(Method[ClientVectors]):
+    """Minimum-norm direction of every layer, at the uniform mean's length.
+
+    The state is the last displacement of every client ever seen: however old it is, a round with
+    fewer replies than usual can ask for it.
+    """
+
+    name: ClassVar[str] = "fedlf"
+    source: ClassVar[str] = "Pan et al., AAAI 2024"
+    needs: ClassVar[tuple[str, ...]] = (LOSS_BEFORE,)
+
+    released: bool = setting(
+        False, "follow the published code where it differs from the paper (an ablation)"
+    )
+
+    def init(self, layout: Layout) -> ClientVectors:
+        """Return an empty history."""
+        return ClientVectors()
+
+    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+        """Train as usual; the published code takes one full-batch step."""
+        return LocalRule(full_batch=self.released)
+
+    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return d floats for every client."""
+        return layout.size * clients
+
+    def aggregate(
+        self, cohort: Cohort, state: ClientVectors, layout: Layout
+    ) -> Step[ClientVectors]:
+        """Solve every layer, merge those that vanish, and give back the mean's length."""
+        present = {update.client: update.delta for update in cohort.updates}
+        seen, m = state.put(cohort.round, present), len(present)
+        absent = _absent(seen, present, cohort.round - len(seen) // m)
+        rows = [*present.values(), *absent]
+        fair = fair_weights(cohort.told(LOSS_BEFORE))
+
+        layers = []
+        for span in layout.spans.values() if self.released else layout.layers():
+            parts = [row[span] for row in rows]
+            layers.append(Layer.solved(span, inner_products(parts, parts), fair))
+        if not self.released:
+            layers = merged(layers, fair)
+
+        scale, gain = stretch(layers, m)
+        if self.released:
+            scale = shortened(scale, -gain / cohort.local_lr**2)
+        direction = np.zeros_like(rows[0])
+        for layer in layers:
+            parts = [row[layer.span] for row in rows]
+            direction[layer.span] = combine(scale * layer.weights, parts, dtype=direction.dtype)
+        report = {
+            "absent": len(absent),
+            "layers": len(layers),
+            "fair": bool(fair.any()),
+            "stretch": scale,
+        }
+        return Step(direction, seen, report)
+
+
+def _absent(
+    seen: ClientVectors, present: Mapping[ClientId, Vector], since: int
+) -> Sequence[Vector]:
+    recent = seen.since(since).entries
+    return [entry.vector for client, entry in recent.items() if client not in present]
+
+
+def fair_weights(losses: Vector) -> Vector:
+    """Return the gradient of -cos(1, F) by the losses F [m], zeros where they are equal.
+
+    It is ((F . e) F / |F| - e |F|) / |F|^2 with e = 1 / sqrt(m); clients with a low loss may get
+    a negative weight.
+    """
+    length, even = float(np.linalg.norm(losses)), 1 / math.sqrt(len(losses))
+    if not length:
+        return np.zeros_like(losses)
+    unit = losses / length
+    turn: Vector = unit.sum() * even * unit - even
+    return turn / length * (np.linalg.norm(turn) > EQUAL)
+
+
+def merged(layers: Sequence[Layer], fair: Vector) -> list[Layer]:
+    """Merge each layer with d_l = 0 with its successor, the last with its predecessor."""
+    left = list(layers)
+    while len(left) > 1:
+        empty = next((k for k, layer in enumerate(left) if not layer.weights.any()), None)
+        if empty is None:
+            break
+        at = min(empty, len(left) - 2)
+        left[at : at + 2] = [left[at].with_next(left[at + 1], fair)]
+    return left
+
+
+def stretch(layers: Sequence[Layer], m: int) -> tuple[float, float]:
+    """Return what gives d the length of the mean of the m displacements, and their least product.
+
+    The product is that with d as it is; both are 0 where d is.
+    """
+    square = float(sum(layer.weights @ layer.products @ layer.weights for layer in layers))
+    if square <= 0:
+        return 0.0, 0.0
+    mean = float(sum(layer.products[:m, :m].sum() for layer in layers)) / m**2
+    gains = sum(layer.products[:m] @ layer.weights for layer in layers)
+    return math.sqrt(max(mean, 0.0) / square), float(np.min(gains))
+
+
+def shortened(scale: float, loss: float) -> float:
+    """Return the scale that the published code arrives at.
+
+    While a client loses too much it halves d, until that would make it shorter than d was before
+    the scaling, which it then restores.
+
+    Args:
+        scale: of d, to the mean's length.
+        loss: the largest -g_i . d before the scaling, in gradient units.
+    """
+    while scale * loss > TOLERATED:
+        if scale <= 2:
+            return 1.0
+        scale /= 2
+    return scale
