@@ -16,10 +16,10 @@ from statistics import mean
 from typing import Any
 
 from common.methods import METHODS
-from server_app.records import OUTCOME, read_records
+from server_app.records import OUTCOME
 from server_app.report import Run, load_runs, megabytes_per_client_round
 
-BIN = Path(sys.prefix) / "bin"
+FEDKEEL = (sys.executable, "-m", "deploy.cli")
 RATES = (0.02, 0.05, 0.1)
 TUNED_ON, TESTED_ON = 0, 1
 
@@ -37,7 +37,7 @@ def runs_of(
     pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     for method in methods:
         if not (home / method / OUTCOME).exists():
-            command = [BIN / "fedkeel", "run", method, "--engine", "inline", "--name", method]
+            command = [*FEDKEEL, "run", method, "--engine", "inline", "--name", method]
             # a run that fails says so in its outcome; the others go on
             subprocess.run([*command, *pairs], check=False, stdout=subprocess.DEVNULL)
     return {method: load_runs({method: home / method}) for method in methods}
