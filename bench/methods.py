@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from rich.console import Console
+
 from common.methods import METHODS
 from server_app.records import OUTCOME
 from server_app.report import Run, load_runs, megabytes_per_client_round
@@ -80,19 +82,20 @@ def main() -> None:
     parser.add_argument("--alphas", type=float, nargs="+", default=[0.1, 0.01])
     given = parser.parse_args()
     out = given.out.absolute()
-    tables = {}
+    tables, console = {}, Console()
     for alpha in given.alphas:
         rows = list(table(out, alpha, given.rounds))
         tables[f"{alpha:g}"] = rows
-        print(f"\nalpha {alpha:g}\n")
-        print("| method | lr | mean | worst 10 % | spread | Jain | MB | server ms |")
-        print("|---|---|---|---|---|---|---|---|")
+        console.print(f"\nalpha {alpha:g}\n")
+        console.print("| method | lr | mean | worst 10 % | spread | Jain | MB | server ms |")
+        console.print("|---|---|---|---|---|---|---|---|")
         for row in rows:
-            print(
+            console.print(
                 f"| {row['method']} | {row['lr']:g} | {row['mean']:.2%} | {row['worst10']:.2%} | "
                 f"{row['spread']:.2%} | {row['jain']:.3f} | {row['megabytes']:.2f} | "
-                f"{1000 * row['server_seconds']:.0f} |"
-            )
+                f"{1000 * row['server_seconds']:.0f} |",
+                soft_wrap=True, highlight=False,
+            )  # fmt: skip
     (out / "methods.json").write_text(json.dumps(tables, indent=2) + "\n")
 
 
