@@ -5,10 +5,11 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from common.methods import METHODS
 from tests.folders import write_pictures
 from tests.system.conftest import SMALL, Place, pairs
 
-METHODS = ("fedpcd", "fedpvr")
+COMPARED = ("fedpcd", "fedpvr")
 DROPOUT = {
     **SMALL,
     "clients": 5,
@@ -32,12 +33,12 @@ def shown(shared_place: Place) -> dict[str, Shown]:
         "inline": ("--engine", "inline", "--workers", "2"),
     }
     return {
-        name: shared_place.fedkeel("compare", *METHODS, *pairs(DROPOUT), "--name", name, *way)
+        name: shared_place.fedkeel("compare", *COMPARED, *pairs(DROPOUT), "--name", name, *way)
         for name, way in ways.items()
     }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPARED)
 def test_one_ray_worker_two_and_none_give_the_same_bits(
     method: str, shown: dict[str, Shown], shared_place: Place
 ) -> None:
@@ -55,7 +56,7 @@ def test_methods_that_are_compared_meet_the_same_cohorts(
     shown: dict[str, Shown], shared_place: Place
 ) -> None:
     for name in shown:
-        ours, theirs = (shared_place.records(f"{name}/{method}") for method in METHODS)
+        ours, theirs = (shared_place.records(f"{name}/{method}") for method in COMPARED)
         assert [sorted(r.cohort) for r in ours] == [sorted(r.cohort) for r in theirs]
         assert len({tuple(sorted(record.cohort)) for record in ours}) > 1
 
@@ -63,7 +64,7 @@ def test_methods_that_are_compared_meet_the_same_cohorts(
 def test_the_summary_names_files_that_exist(shown: dict[str, Shown], shared_place: Place) -> None:
     for name, done in shown.items():
         out = done.stdout
-        for method in METHODS:
+        for method in COMPARED:
             assert method in out
         paths = [line for line in out.splitlines() if line.startswith(str(shared_place.work))]
         assert {path.rpartition("/")[2] for path in paths} >= {"accuracy.png", "summary.json"}
@@ -82,3 +83,21 @@ def test_nothing_is_left_running_or_lying_about(
     shown: dict[str, Shown], shared_place: Place
 ) -> None:
     shared_place.assert_tidy()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_on_ray_and_gives_the_bits_of_the_inline_engine(
+    method: str, shared_place: Place
+) -> None:
+    """Digits, three rounds of three out of four clients."""
+    settings = pairs({**SMALL, "rounds": 3, "participation": 0.75, "data.partition": "dirichlet"})
+    names = {engine: f"{method}-{engine}" for engine in ("simulation", "inline")}
+    for engine, name in names.items():
+        done = shared_place.fedkeel("run", method, "--engine", engine, *settings, "--name", name)
+        assert done.returncode == 0, done.stderr
+    ray, inline = (shared_place.records(name) for name in names.values())
+    assert [record.dropped for record in ray] == [{}] * 3
+    assert ray[-1].evaluation is not None
+    assert ray[-1].evaluation.fairness is not None
+    assert [record.evaluation for record in ray] == [record.evaluation for record in inline]
+    assert len({shared_place.weights(name) for name in names.values()}) == 1
