@@ -10,7 +10,19 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.layout import Layout
-from common.methods import METHODS, FedAvg, Method
+from common.methods import (
+    AFL,
+    METHODS,
+    QFFL,
+    FedAvg,
+    FedDyn,
+    FedFV,
+    FedLF,
+    FedMGDA,
+    FedPCD,
+    FedPW,
+    Method,
+)
 from common.rng import stream
 from common.types import ClientUpdate, Cohort
 from server_app.checkpoint import load_newest, save
@@ -31,7 +43,19 @@ from tests.builders import (
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
-METHOD = pytest.mark.parametrize("method", [kind() for kind in METHODS.values()], ids=METHODS)
+OTHERWISE: dict[str, Method[Any]] = {  # settings that lead another way through the code
+    "afl, average": AFL(average=True),
+    "feddyn, active": FedDyn(alpha=0.1, evaluate="active"),
+    "fedfv, code": FedFV(window="code", tau=3),
+    "fedlf, released": FedLF(released=True),
+    "fedmgda, rescaled": FedMGDA(epsilon=1.0, rescale=True),
+    "fedpcd, primary": FedPCD(primary=False),
+    "fedpcd, raw": FedPCD(normalise=False, tau=0.2),
+    "fedpw, clean": FedPW(stride=1),
+    "qffl, 5": QFFL(q=5.0),
+}
+ALL = {name: kind() for name, kind in METHODS.items()} | OTHERWISE
+METHOD = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
 SHAPES = pytest.mark.parametrize(
     ("m", "d"), [(1, 1), (1, 7), (9, 1), (9, 3), (5, 40)]
 )  # one client, one coordinate, more clients than coordinates
