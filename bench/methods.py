@@ -22,7 +22,7 @@ from server_app.records import OUTCOME
 from server_app.report import Run, load_runs, megabytes_per_client_round
 
 FEDKEEL = (sys.executable, "-m", "deploy.cli")
-RATES = (0.02, 0.05, 0.1)
+RATES = (0.02, 0.05, 0.1, 0.2)
 TUNED_ON, TESTED_ON = 0, 1
 
 

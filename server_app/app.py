@@ -9,7 +9,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.config import RunConfig, parse
-from common.errors import AggregationError
+from common.errors import AggregationError, ConfigError
+from common.layout import Layout
 from common.models import FlatModel, build
 from common.wire import Card, FlatCodec
 from server_app.folder import LOG, RunFolder, logging_to
@@ -22,6 +23,7 @@ from server_app.strategy import MethodStrategy
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
+MOST_MEGABYTES = 250  # 200 were seen to work, 400 and 600 not (Flower 1.42, SQLite)
 GREETING_SECONDS = 30.0  # for those that are there when the quorum is
 
 
@@ -54,6 +56,8 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         card = meet(grid, registry, config, folder)
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
         codec = FlatCodec(model.layout)
+        if registry.are_enrolled:
+            refuse_what_no_superlink_carries(model.layout)
         strategy = strategy_of(config, codec, registry, folder)
         strategy.state, warnings = folder.restore(model.layout)
         for warning in warnings:
@@ -71,6 +75,21 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
             folder.end_early(error, done, time.monotonic() - begin)
         raise
     return strategy.state
+
+
+def refuse_what_no_superlink_carries(layout: Layout) -> None:
+    """Refuse a model too large for messages between real nodes, before anything is trained.
+
+    Raises:
+        ConfigError: it is; the message names the limit.
+    """
+    megabytes = 4 * layout.size / 1e6
+    if megabytes > MOST_MEGABYTES:
+        raise ConfigError(
+            f"the model has {megabytes:.0f} MB, and a SuperLink carries at most {MOST_MEGABYTES} "
+            "MB a message: beyond, its database stays locked for longer than Flower waits. Take a "
+            "smaller model, or smaller images (data.image-size)"
+        )
 
 
 def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -> Card:

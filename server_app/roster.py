@@ -143,6 +143,11 @@ class Registry:
         """The card of the first client by id; what all others must agree with."""
         return self.cards[min(self.cards, key=by_client)]
 
+    @property
+    def are_enrolled(self) -> bool:
+        """Whether the nodes have names, which only those of a SuperLink that knows keys have."""
+        return any(self._names.values())
+
     def __call__(self, grid: Grid) -> Roster:
         """Return who is there and ready.
 
