@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -69,7 +69,7 @@ def table(out: Path, alpha: float, rounds: int) -> Iterator[dict[str, Any]]:
                 "spread": fairness.spread,
                 "jain": fairness.jain,
                 "megabytes": megabytes_per_client_round(run),
-                "server_seconds": mean(server[1:]),
+                "server_seconds": median(server[1:]),
                 "void": sum(record.void is not None for record in run.records),
             }
 
