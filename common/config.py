@@ -245,8 +245,9 @@ def parse(flat: Flat) -> RunConfig:
         server=ServerConfig.read(tables["server"], "server.", problems),
         methods=methods,
     )
+    train = config.train
     problems += config.chosen.objections(
-        momentum=config.train.momentum, weight_decay=config.train.weight_decay
+        lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay
     )
     if config.server.min_replies > config.cohort_size:
         problems.append(

@@ -71,7 +71,13 @@ def make_key(path: Path) -> PublicKey:
     client_name(path.name)
     make_folder(path.parent)
     with alone(path.parent):
+        beside = path.with_name(f"{path.name}.pub")
         if read_file(path) is None:
+            if read_file(beside) is not None:
+                raise DeployError(
+                    f"{beside} is there without its private key {path}: put that back, or for a "
+                    "new pair move the public one away too"
+                )
             key = ec.generate_private_key(ec.SECP384R1())
             data = key.private_bytes(
                 Encoding.PEM, PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -80,7 +86,6 @@ def make_key(path: Path) -> PublicKey:
         if problems := check_private(path):
             raise DeployError("; ".join(problems))
         public = read_public(public_line(path))
-        beside = path.with_name(f"{path.name}.pub")
         text = read_file(beside)
         if text is None:
             write_file(beside, f"{public.line}\n".encode(), PUBLIC)

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from common.errors import ConfigError
 from common.text import one_line
+from common.types import by_client
 from server_app.folder import CONFIG_FILE, LOG
 from server_app.live import LIVE, Live, read_live
 from server_app.records import (
@@ -113,9 +114,9 @@ def _print(
     line = headline(live, outcome, time.time(), folder.name)
     console.print(f"{folder.name}: {line}", markup=False, soft_wrap=True)
     last = records[-1] if records else None
-    names = sorted({*(live.ready if live else ()), *(last.cohort if last else ())},
-                   key=lambda name: (len(name), name))  # fmt: skip
     refused = live.refused if live else {}
+    there = {*live.ready, *live.asked} if live else set()
+    names = sorted((there | {*(last.cohort if last else ())}) - refused.keys(), key=by_client)
     table = Table(box=None, pad_edge=False)
     for title, justify in (
         ("client", "left"), ("now", "left"), ("last reply", "right"), ("s", "right"),

@@ -103,7 +103,7 @@ def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -
 
     def look(grid: Grid) -> Roster:
         roster = registry(grid)
-        folder.show(Live.waiting(roster, 0, since, timeout))
+        folder.show(Live.waiting(roster, 0, config.rounds, since, timeout))
         return roster
 
     roster = wait_for_clients(

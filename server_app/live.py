@@ -57,12 +57,14 @@ class Live:
     updated: float = 0.0
 
     @classmethod
-    def waiting(cls, roster: Roster, server_round: int, since: float, timeout: float) -> "Live":
+    def waiting(
+        cls, roster: Roster, server_round: int, rounds: int, since: float, timeout: float
+    ) -> "Live":
         """Return the look of a run that waits for its quorum."""
         return cls(
             "waiting for clients",
             server_round,
-            server_round,
+            rounds,
             since,
             since + timeout,
             ready=roster.clients,

@@ -124,6 +124,7 @@ class MethodStrategy(Strategy):
         self._post = Post()
         self._size = 0  # clients of the federation
         self._timeout = 0.0  # of a round, seconds; 0 outside of our own loop
+        self._rounds = 0  # of the run; 0 there as well
         self._packed: ArrayRecord | None = None  # what self.state looks like on the wire
         self._void = 0
 
@@ -343,7 +344,7 @@ class MethodStrategy(Strategy):
         """
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
-        self._timeout = timeout
+        self._timeout, self._rounds = timeout, num_rounds
         result = Result()
         state = self._state_of(initial_arrays)
         arrays = result.arrays = self._packed or initial_arrays
@@ -490,7 +491,8 @@ class MethodStrategy(Strategy):
 
         def look(grid: Grid) -> Roster:
             roster = self._look(grid)
-            self._show(Live.waiting(roster, server_round, since, options.start_timeout))
+            look = (roster, server_round, self._rounds, since, options.start_timeout)
+            self._show(Live.waiting(*look))
             return roster
 
         roster = wait_for_clients(

@@ -38,6 +38,15 @@ class LocalRule:
     full_batch: bool = False
 
 
+def overshooting(setting: str, pull: float, lr: float) -> Iterable[str]:
+    """Say so if steps of `lr` along pull * (anchor - w) end ever further from the anchor."""
+    if lr * pull > 2:
+        yield (
+            f"{setting} * train.lr must be at most 2, not {pull:g} * {lr:g}: such steps lead ever "
+            "further away from the model received"
+        )
+
+
 @dataclass(frozen=True)
 class Method(Settings, Generic[S]):
     """Base of the methods; by itself it adds nothing to local training and sends nothing extra."""
@@ -104,7 +113,7 @@ class Method(Settings, Generic[S]):
         """
         return 0
 
-    def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
+    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Say why the run's local optimiser cannot be used with this method, if it cannot."""
         return ()
 

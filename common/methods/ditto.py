@@ -8,9 +8,11 @@ published code starts all of them as the model of round 0, which a client that j
 saw; and its steps are as many as those on the model for all, over the same batches.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from common.methods.base import overshooting
 from common.methods.fedavg import FedAvg
 from common.settings import setting
 
@@ -29,6 +31,10 @@ class Ditto(FedAvg):
     def personal_pull(self) -> float | None:
         """Return lambda."""
         return self.lam
+
+    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+        """Refuse a pull so strong that the clients' own models diverge."""
+        return overshooting("ditto.lam", self.lam, lr)
 
     @classmethod
     def neutral(cls) -> "Ditto":

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from common.layout import Layout
-from common.methods.base import LocalRule, Method
+from common.methods.base import LocalRule, Method, overshooting
 from common.methods.variates import SHIFT, Variates, refuse_other_size
 from common.settings import setting
 from common.types import ClientId, Cohort, Step, Vector
@@ -86,7 +86,8 @@ class FedDyn(Method[Variates]):
         """Return d floats for every client and twice that for the float64 sum."""
         return layout.size * (clients + 2)
 
-    def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
-        """Refuse momentum, which steps with a linear term on every coordinate do not have."""
+    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+        """Refuse momentum, which steps with a linear term do not have, and steps that diverge."""
+        yield from overshooting("feddyn.alpha", self.alpha, lr)
         if momentum:
             yield f"train.momentum must be 0, not {momentum:g}: {self.name}'s steps are plain SGD"

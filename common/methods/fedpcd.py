@@ -58,7 +58,7 @@ class FedPCD(Method[History]):
         "osqp", 'any QP solver that qpsolvers has; "exact" goes straight to the exact method'
     )
 
-    def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
+    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse a solver that is not there; the default one is, without looking."""
         if self.solver != FedPCD.solver:
             try:

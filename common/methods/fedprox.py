@@ -6,12 +6,12 @@ MLSys 2020 (arXiv 1812.06127), Algorithm 2.
 Where we depart: no partial work; every client takes all its steps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from common.layout import Layout
-from common.methods.base import LocalRule
+from common.methods.base import LocalRule, overshooting
 from common.methods.fedavg import FedAvg
 from common.settings import setting
 from common.types import Vector
@@ -29,6 +29,10 @@ class FedProx(FedAvg):
     def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
         """Add mu (w - w_received) to each mini-batch gradient."""
         return LocalRule(pull=self.mu)
+
+    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+        """Refuse a term so strong that the steps diverge."""
+        return overshooting("fedprox.mu", self.mu, lr)
 
     @classmethod
     def neutral(cls) -> "FedProx":

@@ -127,7 +127,7 @@ class VariateMethod(Method[Variates]):
         """Return v floats for every client and twice that for the float64 sum."""
         return self.corrected(layout).size * (clients + 2)
 
-    def objections(self, *, momentum: float, weight_decay: float) -> Iterable[str]:
+    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""
         advice = f"{self.name} estimates mean gradients from plain SGD steps (option II)"
         if momentum:

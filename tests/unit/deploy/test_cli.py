@@ -95,8 +95,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["run", "fedpcb"], 'method must be one of "fedavg"'),
-            (["compare", "fedavg", "fedpcb"], 'method must be one of "fedavg"'),
+            (["run", "fedpcb"], "method must be one of "),
+            (["compare", "fedavg", "fedpcb"], "method must be one of "),
             (["run", "--set", "train.lrr=1"], 'no key "train.lrr" (did you mean "train.lr"?)'),
             (["run", "--set", "lr"], "--set takes key=value"),
             (["run", "--engine", "warp"], 'there is no engine "warp": simulation or inline'),

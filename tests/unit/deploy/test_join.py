@@ -96,13 +96,15 @@ def test_a_first_join_makes_the_key_and_says_what_the_operator_needs(
     assert "Ready to take part." in said
     (node,) = nodes
     assert node.key == key
-    assert node.config == f'watchdog=true data="{tmp_path}"'
+    assert node.config == f'watchdog=true data="{tmp_path}" keep="{key}.node/kept"'
     assert node.home == tmp_path / "keys" / "eve.node"
     assert "was made" not in call(tmp_path)[1], "it is kept"
 
 
 def test_the_checks_alone_connect_nothing(tmp_path: Path, nodes: list[Node]) -> None:
-    assert call(tmp_path, check_only=True)[0] == 0
+    code, said = call(tmp_path, check_only=True)
+    assert code == 0
+    assert "whether the key is enrolled shows when the client connects" in said
     assert not nodes
 
 
@@ -156,7 +158,7 @@ def test_a_client_without_data_is_told_of_both_ways(tmp_path: Path) -> None:
 
 def test_a_part_of_a_dealt_data_set_reaches_the_node(tmp_path: Path, nodes: list[Node]) -> None:
     call(tmp_path, data=None, partition="1/3")
-    assert nodes[0].config == "watchdog=true partition-id=1 num-partitions=3"
+    assert nodes[0].config.startswith("watchdog=true partition-id=1 num-partitions=3 keep=")
 
 
 @pytest.mark.parametrize("text", ["3/3", "1", "a/b", "-1/3", "1/0", "1/2/3"])

@@ -233,3 +233,16 @@ def test_links_and_folders_are_no_keys(tmp_path: Path) -> None:
 def test_the_name_of_a_public_keys_file_is_no_clients_name() -> None:
     with pytest.raises(DeployError, match=r"without \.pub"):
         client_name("ward-a.pub")
+
+
+def test_half_a_pair_that_was_moved_away_is_named_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "keys" / "eve"
+    make_key(path)
+    path.unlink()
+    with pytest.raises(DeployError, match=r"eve.pub is there without its private key .*away too"):
+        make_key(path)
+    assert not path.exists()
+    path.with_name("eve.pub").unlink()
+    make_key(path)

@@ -177,8 +177,8 @@ def test_a_gradient_of_another_size_is_refused_not_stretched(size: int) -> None:
 
 
 def test_momentum_is_objected_to_and_weight_decay_is_not() -> None:
-    assert list(FedDyn().objections(momentum=0.0, weight_decay=1e-3)) == []
-    (said,) = FedDyn().objections(momentum=0.9, weight_decay=0.0)
+    assert list(FedDyn().objections(lr=0.1, momentum=0.0, weight_decay=1e-3)) == []
+    (said,) = FedDyn().objections(lr=0.1, momentum=0.9, weight_decay=0.0)
     assert said.startswith("train.momentum must be 0, not 0.9")
 
 

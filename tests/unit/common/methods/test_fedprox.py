@@ -1,10 +1,12 @@
 """FedProx holds clients near the model they received, and nothing else."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from common.methods import FedProx
+from common.methods import Ditto, FedDyn, FedProx, Method
 from tests.builders import QUAD2, Quadratic, begin, layout_of_size, local_steps, play
 
 LAYOUT = layout_of_size(2)
@@ -59,3 +61,22 @@ def test_the_larger_mu_the_nearer_a_client_stays() -> None:
     ]
     assert ways == sorted(ways, reverse=True)
     assert ways[-1] < ways[0] / 3
+
+
+@pytest.mark.parametrize(
+    ("method", "key"),
+    [(FedProx(mu=21.0), "fedprox.mu"), (Ditto(lam=21.0), "ditto.lam"),
+     (FedDyn(alpha=21.0), "feddyn.alpha")],
+)  # fmt: skip
+def test_a_pull_that_diverges_is_refused(method: Method[Any], key: str) -> None:
+    quiet = {"momentum": 0.0, "weight_decay": 0.0}
+    (said,) = method.objections(lr=0.1, **quiet)
+    assert said.startswith(f"{key} * train.lr must be at most 2, not 21 * 0.1")
+    assert list(method.objections(lr=0.09, **quiet)) == []
+    ways = []
+    for steps in (1, 9):
+        flat = np.ones(2)
+        rule = FedProx(mu=21.0)
+        end, _ = local_steps(rule, {}, LAYOUT, flat, QUAD2["1"].gradient, steps=steps)
+        ways.append(float(np.linalg.norm(end - flat)))
+    assert ways[1] > ways[0]

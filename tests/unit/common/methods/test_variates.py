@@ -219,8 +219,8 @@ def test_an_absent_client_keeps_its_variate() -> None:
 
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
 def test_flb_14_momentum_and_weight_decay_are_objected_to(method: VariateMethod) -> None:
-    assert list(method.objections(momentum=0.0, weight_decay=0.0)) == []
-    said = list(method.objections(momentum=0.9, weight_decay=1e-4))
+    assert list(method.objections(lr=0.1, momentum=0.0, weight_decay=0.0)) == []
+    said = list(method.objections(lr=0.1, momentum=0.9, weight_decay=1e-4))
     assert [text.partition(" ")[0] for text in said] == ["train.momentum", "train.weight-decay"]
 
 
