@@ -5,6 +5,10 @@ which round it is the client's model, and stays for as long as a run may be resu
 before it; versions of rounds that are done again are of no use to anybody and go.
 """
 
+import hashlib
+import logging
+import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -15,11 +19,23 @@ from client_app.local import Local
 from common.errors import ClientError
 from common.files import replacing
 from common.layout import Layout
-from common.types import Buffers, Vector
+from common.types import Buffers, ClientId, Vector
 
 PERSONAL = "personal"
 FALLBACK = Path("~/.fedkeel/kept")
 WEIGHTS = "weights"
+VERSION = re.compile(r"round-(\d+)\.npz")
+LONGEST = 100  # characters of a client's name in that of its folder
+ABANDONED_SECONDS = 600.0  # a file that has been half written for so long is nobody's
+logger = logging.getLogger("flwr")
+
+
+def folder_of(client: ClientId) -> str:
+    """Return a folder's name for a client: its own where that can be read, else a digest of it."""
+    text = quote(client.encode(errors="surrogatepass"), safe="")
+    if len(text) <= LONGEST:
+        return f"client-{text}"
+    return f"client-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -62,31 +78,33 @@ class Keepsake:
             base = FALLBACK.expanduser() / run
         server = config.server
         span = server.checkpoint_every * server.keep_checkpoints
-        folder = base / PERSONAL / f"client-{quote(local.client, safe='')}"
-        return cls(folder, local.flat.layout, span)
+        return cls(base / PERSONAL / folder_of(local.client), local.flat.layout, span)
 
     def newest(self, until: int) -> Kept | None:
         """Return the client's own model as it was after round `until`, None if it had none yet.
 
-        Raises:
-            ClientError: the file is damaged, or of another model.
+        A version that is damaged, or of another model, is passed over, with a warning.
         """
-        rounds = [number for number in self._rounds() if number <= until]
-        if not rounds:
-            return None
-        path = self._path(rounds[-1])
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                values = {name: arrays[name] for name in arrays.files}
-        except Exception as error:  # a damaged archive trips its readers in many ways
-            raise ClientError(f"{path} cannot be read ({error}): remove it") from error
-        weights = values.pop(WEIGHTS, np.zeros(0))
+        for number in reversed(self._rounds()):
+            if number > until:
+                continue
+            try:
+                return self._read(number)
+            except Exception as error:  # a damaged archive trips its readers in many ways
+                path = self._path(number)
+                logger.warning("%s cannot be used (%s); going back to the one before", path, error)
+        return None
+
+    def _read(self, number: int) -> Kept:
+        with self._path(number).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            values = {name: arrays[name] for name in arrays.files}
+        weights = values.pop(WEIGHTS)
         buffers = {tensor.name: (tensor.shape, tensor.dtype) for tensor in self.layout.buffers}
         if weights.shape != (self.layout.size,) or buffers != {
             name: (value.shape, value.dtype.name) for name, value in values.items()
         }:
-            raise ClientError(f"{path} holds another model than this run's: remove it")
-        return Kept(rounds[-1], weights, values)
+            raise ClientError("it is of another model")
+        return Kept(number, weights, values)
 
     def put(self, kept: Kept) -> None:
         """Keep the client's own model as it is after `kept.round`.
@@ -103,6 +121,9 @@ class Keepsake:
             old = [number for number in self._rounds() if number < kept.round - self.span]
             for number in old[:-1]:  # the newest of the old ones is where a resumed run begins
                 self._path(number).unlink(missing_ok=True)
+            for partial in self.folder.glob(".*.partial"):  # of a process that was killed
+                if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
+                    partial.unlink(missing_ok=True)
         except OSError as error:
             raise ClientError(f"this client's own model cannot be kept: {error}") from error
 
@@ -110,5 +131,5 @@ class Keepsake:
         return self.folder / f"round-{number:06d}.npz"
 
     def _rounds(self) -> list[int]:
-        names = self.folder.glob("round-*.npz")
-        return sorted(int(path.stem.removeprefix("round-")) for path in names)
+        found = (VERSION.fullmatch(path.name) for path in self.folder.glob("round-*.npz"))
+        return sorted(int(version[1]) for version in found if version)

@@ -49,8 +49,9 @@ def train_personal(
             lr=order.lr, seed=config.seed, path=(order.round, local.client),
         )  # fmt: skip
         own = Kept(order.round, flat.take_weights(), flat.take_buffers())
-        if not np.isfinite(own.weights).all():
-            raise ClientError("its weights are not finite any more")
+        values = (own.weights, *own.buffers.values())
+        if not all(np.isfinite(value).all() for value in values):
+            raise ClientError("its numbers are not finite any more")
     except ClientError as error:
         logger.warning("this client's own model starts again as the one received: %s", error)
         own = Kept(order.round, received, buffers)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,7 +54,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
         OSError: the disk refuses it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as file:
             yield file

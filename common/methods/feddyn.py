@@ -35,7 +35,7 @@ class FedDyn(Method[Variates]):
     name: ClassVar[str] = "feddyn"
     source: ClassVar[str] = "Acar et al., ICLR 2021"
 
-    alpha: float = setting(0.01, "weight of the dynamic regulariser", low=0, open_low=True)
+    alpha: float = setting(0.01, "weight of the dynamic regulariser", low=1e-6)
     evaluate: str = setting(
         "server",
         "the model that is evaluated and kept: server, or active, the mean of the round's clients'",

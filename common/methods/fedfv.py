@@ -63,18 +63,22 @@ class FedFV(Method[History]):
         youngest = YOUNGEST[self.window]
         return range(youngest + self.tau - 1, youngest - 1, -1)
 
+    @property
+    def _oldest(self) -> int:
+        return self._ages[0] if self._ages else 0
+
     def init(self, layout: Layout) -> History:
         """Return an empty history."""
         return History()
 
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for every client that the window's rounds and this one can hold."""
-        return layout.size * min(clients, cohort * (max(self._ages, default=0) + 1))
+        return layout.size * min(clients, cohort * (self._oldest + 1))
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Project the conflicts away; remember the cohort."""
         mean = cohort.mean(cohort.equal_shares)
-        joined = state.join(cohort, mean, before=cohort.round - max(self._ages, default=0))
+        joined = state.join(cohort, mean, before=cohort.round - self._oldest)
         seen = joined.history.seen.entries
         ages = cohort.round - np.array([seen[client].round for client in joined.clients])
         gram = joined.products[1:, 1:]
@@ -131,7 +135,9 @@ def _off_the_absent(
     Returns the coefficients [k], and how many displacements there were.
     """
     count = 0
-    for age in window:
+    for age in sorted({*ages.tolist()}, reverse=True):  # oldest first
+        if age not in window:
+            continue
         against = ((ages == age) & (gram @ weights < 0)).astype(np.float64)
         square, product = against @ gram @ against, weights @ gram @ against
         if product < 0 < square:

@@ -120,7 +120,9 @@ class FedLF(Method[ClientVectors]):
         seen, m = state.put(cohort.round, present), len(present)
         absent = _absent(seen, present, cohort.round - len(seen) // m)
         rows = [*present.values(), *absent]
-        fair = fair_weights(cohort.told(LOSS_BEFORE))
+        losses = cohort.told(LOSS_BEFORE)
+        # the fair row's length does not count, so neither does the losses' unit
+        fair = fair_weights(losses / (losses.max() or 1.0))
 
         layers = []
         for span in layout.spans.values() if self.released else layout.layers():

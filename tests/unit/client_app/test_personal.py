@@ -1,5 +1,8 @@
 """A client's own model: kept on its disk, trained beside the one for all, evaluated as such."""
 
+import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 from client_app import personal
 from client_app.app import app
-from client_app.keepsake import Keepsake, Kept
+from client_app.keepsake import Keepsake, Kept, folder_of
 from client_app.local import local_of
 from common.config import parse
 from common.errors import ClientError
@@ -85,16 +88,59 @@ def test_no_more_versions_stay_than_a_resume_may_need(tmp_path: Path, span: int)
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 torn", None])
-def test_a_damaged_or_foreign_file_is_named(tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_or_foreign_version_is_passed_over_and_named(
+    tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     keepsake = Keepsake(tmp_path, LAYOUT, span=10)
     keepsake.put(kept(1))
-    (path,) = tmp_path.iterdir()
     if damage is None:
-        keepsake = Keepsake(tmp_path, Layout((Tensor("classifier.weight", (4,)),)), span=10)
+        other = replace(keepsake, layout=Layout((Tensor("classifier.weight", (4,)),)))
+        other.put(Kept(3, np.zeros(4, np.float32), {}))
     else:
-        path.write_bytes(damage)
-    with pytest.raises(ClientError, match=r"round-000001.npz .*remove it"):
-        keepsake.newest(1)
+        keepsake.put(kept(3))
+        (tmp_path / "round-000003.npz").write_bytes(damage)
+    assert_same(keepsake.newest(5), kept(1))
+    assert "round-000003.npz cannot be used" in caplog.text
+    keepsake.put(kept(3))
+    assert_same(keepsake.newest(5), kept(3))
+
+
+def test_what_else_lies_in_the_folder_is_let_alone_but_for_what_was_left_half_written(
+    tmp_path: Path,
+) -> None:
+    keepsake = Keepsake(tmp_path, LAYOUT, span=0)
+    names = ("round-000001 (copy).npz", ".round-000001.npz.7-a.partial", ".round-9.npz.8-b.partial")
+    for name in names:
+        (tmp_path / name).touch()
+    os.utime(tmp_path / names[2], (0, 0))
+    keepsake.put(kept(2))
+    keepsake.put(kept(4))
+    assert_same(keepsake.newest(9), kept(4))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*names[:2], "round-000002.npz", "round-000004.npz"}
+
+
+def test_two_writers_at_once_never_leave_a_torn_version(tmp_path: Path) -> None:
+    keepsake = Keepsake(tmp_path, LAYOUT, span=100)
+
+    def write() -> None:
+        for number in range(1, 40):
+            keepsake.put(kept(number))
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_same(keepsake.newest(99), kept(39))
+
+
+@pytest.mark.parametrize("client", ["a" * 300, "客" * 63, "\ud800", "..", "", "a/b"])
+def test_any_name_has_a_folder_that_can_be_made(tmp_path: Path, client: str) -> None:
+    folder = folder_of(client)
+    assert "/" not in folder
+    (tmp_path / folder).mkdir()
+    assert folder != folder_of(client + "x")
 
 
 def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:

@@ -335,3 +335,11 @@ def test_the_memory_that_is_announced_is_reached_and_never_exceeded(
 def test_settings_out_of_range_are_refused_by_name(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
         FedFV(**setting)
+
+
+def test_a_window_without_end_is_as_quick_as_any() -> None:
+    for window in ("paper", "code"):
+        method = FedFV(tau=2**62, window=window)
+        assert method.memory(layout_of_size(2), 10, 3) == 2 * 10
+        step = method.aggregate(cohort_of(TOY3, losses=TOY3_LOSSES), History(), layout_of_size(2))
+        assert np.isfinite(step.direction).all()

@@ -13,7 +13,15 @@ from common.methods.fedlf import Layer, fair_weights, merged, shortened
 from common.rng import stream
 from common.store import ClientVectors
 from common.types import LOSS_BEFORE, Cohort, Matrix, Vector
-from tests.builders import LR, TOY3, TOY3_EXAMPLES, TOY3_LOSSES, assert_same, cohort_of
+from tests.builders import (
+    LR,
+    TOY3,
+    TOY3_EXAMPLES,
+    TOY3_LOSSES,
+    assert_same,
+    cohort_of,
+    layout_of_size,
+)  # fmt: skip
 
 EXACT = {"rtol": 0, "atol": 1e-9}
 FAIR = (-0.167984210226, -0.083992105113, 0.083992105113)
@@ -326,3 +334,16 @@ def test_released_shortens_what_a_client_loses_by(
     scale: float, loss: float, expected: float
 ) -> None:
     assert shortened(scale, loss) == expected
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_the_unit_of_the_losses_does_not_count(scale: float) -> None:
+    layout = layout_of_size(2)
+    one, other = (
+        FedLF().aggregate(
+            cohort_of(TOY3, losses=[unit * loss for loss in TOY3_LOSSES]), ClientVectors(), layout
+        )
+        for unit in (1.0, scale)
+    )
+    assert one.report["fair"]
+    assert_allclose(other.direction, one.direction, rtol=1e-9)
