@@ -15,12 +15,14 @@ does not know of. So -G_i goes down to a client that returns: 3 models a round f
 evaluated is theta; "active" takes the mean of the round's client models, as the published code.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from common.geometry import inner_products
 from common.layout import Layout
 from common.methods.base import LocalRule, Method, overshooting
 from common.methods.variates import SHIFT, Variates, refuse_other_size
@@ -70,7 +72,7 @@ class FedDyn(Method[Variates]):
             arrived[update.client] = gained if own is None else own + gained
         after = state.replaced(cohort.round, cohort.clients, arrived)
         lead = self._lead(after)
-        report = {"gradients": len(after.own), "h_over_alpha": float(np.linalg.norm(lead))}
+        report = {"gradients": len(after.own), "h_over_alpha": math.sqrt(inner_products([lead], [lead])[0, 0])}
         return Step(cohort.mean(cohort.equal_shares) + lead, after, report)
 
     def _lead(self, state: Variates) -> Vector:
