@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Self, get_type_hints
 
-from common.errors import ConfigError
+from common.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,13 @@ def _judge(name: str, item: Field[Any], kind: Any, value: Any) -> Sequence[str]:
     if isinstance(value, int) and not _fits(value):
         return [f"{name} must be a number of at most 64 bits, not one of {len(str(value))} digits"]
     limits = item.metadata["range"]
-    return [] if value in limits else [f"{name} must be {limits}, not {value!r}"]
+    if value in limits:
+        return []
+    words = [choice for choice in limits.choices if isinstance(choice, str)]
+    near = ""
+    if len(words) > 5 and isinstance(value, str):  # a short list speaks for itself
+        near = did_you_mean(value, words)
+    return [f"{name} must be {limits}, not {value!r}{near}"]
 
 
 def _fits(number: int) -> bool:

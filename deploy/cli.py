@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from common.config import GROUPS, RunConfig
-from common.errors import CheckpointError, ConfigError, FedError
+from common.errors import CheckpointError, ConfigError, FedError, did_you_mean
 from common.methods import METHODS
-from common.settings import Settings, key_of
+from common.settings import Range, Settings, key_of
 from deploy import operate
 from deploy.environment import QUIET
 from deploy.inputs import described, read_pair, run_config
@@ -179,9 +179,16 @@ def doctor() -> None:
 
 
 @cli.command()
-def settings() -> None:
-    """List every run-config key, its default and its meaning."""
+def settings(
+    group: Annotated[
+        str, typer.Argument(help="Only these: a method, or data, train, server.")
+    ] = "",
+) -> None:
+    """List run-config keys, their defaults, meanings and ranges."""
     groups: dict[str, type[Settings]] = {"": RunConfig, **GROUPS, **METHODS}
+    if group not in groups:
+        raise ConfigError(f'no settings are called "{group}"{did_you_mean(group, list(groups))}')
+    groups = {group: groups[group]} if group else groups
     table = Table(box=None, pad_edge=False)
     for title in ("key", "default", "meaning"):
         table.add_column(title, overflow="fold")
@@ -190,8 +197,8 @@ def settings() -> None:
             if "range" not in item.metadata:
                 continue
             key = f"{group}.{key_of(item.name)}" if group else key_of(item.name)
-            choices = item.metadata["range"].choices
-            extra = f" ({', '.join(map(str, choices))})" if choices else ""
+            limits = item.metadata["range"]
+            extra = f" ({limits})" if limits != Range() else ""
             shown = str(item.default).lower() if isinstance(item.default, bool) else item.default
             table.add_row(key, str(shown), item.metadata["help"] + extra)
     console.print(table, markup=False)

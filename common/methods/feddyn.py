@@ -72,7 +72,8 @@ class FedDyn(Method[Variates]):
             arrived[update.client] = gained if own is None else own + gained
         after = state.replaced(cohort.round, cohort.clients, arrived)
         lead = self._lead(after)
-        report = {"gradients": len(after.own), "h_over_alpha": math.sqrt(inner_products([lead], [lead])[0, 0])}
+        length = math.sqrt(inner_products([lead], [lead])[0, 0])
+        report = {"gradients": len(after.own), "h_over_alpha": length}
         return Step(cohort.mean(cohort.equal_shares) + lead, after, report)
 
     def _lead(self, state: Variates) -> Vector:

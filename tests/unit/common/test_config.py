@@ -42,7 +42,7 @@ def test_all_problems_are_told_in_one_go() -> None:
     known = ", ".join(map(json.dumps, METHODS))
     assert said == [
         'the run config has no key "fedpcd.tua" (did you mean "fedpcd.tau"?)',
-        f"method must be one of {known}, not 'fedpdc'",
+        f"method must be one of {known}, not 'fedpdc' (did you mean \"fedpcd\"?)",
         "data.download must be true or false, not a whole number (1)",
         "train.lr must be more than 0, not -1.0",
         "train.epochs must be a whole number, not a number (1.5)",

@@ -79,6 +79,18 @@ def test_settings_lists_every_key_with_its_default(typed: Type, monkeypatch: Any
         assert shown in rows[key]
 
 
+def test_settings_of_one_method_come_with_their_ranges(typed: Type, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said = typed("settings", "fedfv")
+    assert [line.split()[0] for line in said.out.splitlines()[1:]] == [
+        "fedfv.alpha", "fedfv.tau", "fedfv.window",
+    ]  # fmt: skip
+    assert "(in [0, 1])" in said.out
+    wrong = typed("settings", "fedfw")
+    assert wrong.code == 2
+    assert 'no settings are called "fedfw"' in wrong.err
+
+
 @pytest.mark.parametrize(("verdict", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
 def test_doctor_fails_when_something_must_be_mended(
     verdict: Any, code: int, typed: Type, monkeypatch: pytest.MonkeyPatch
