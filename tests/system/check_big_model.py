@@ -8,6 +8,7 @@ processes are the product's own. It prints JSON; 600 MB take minutes and several
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import threading
@@ -132,6 +133,7 @@ def main() -> None:
     for name, default in (("megabytes", 600), ("clients", 3), ("rounds", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
     with tempfile.TemporaryDirectory(prefix="fedkeel-big-") as home:
         folder, out = Path(home) / "app", Path(home) / "out.json"
         folder.mkdir()
@@ -147,7 +149,13 @@ def main() -> None:
             link = Link(f"127.0.0.1:{made.port}", made.ca)
             link.flwr("run", str(folder), "--run-config", said)
             begin = time.monotonic()
-            wait_for(lambda: out.exists() and out.read_text(), lambda: made.tails, 3600)
+
+            def is_over() -> bool:
+                ended = link.flwr("ls")["runs"][0]["status"].startswith("finished")
+                assert out.exists() or not ended, f"the run ended without a result{made.tails}"
+                return out.exists()
+
+            wait_for(is_over, lambda: made.tails, 3600)
             took = {"seconds": round(time.monotonic() - begin, 1), "peak MB": dict(found)}
             told = {**took, "rounds": json.loads(out.read_text())}
             sys.stdout.write(json.dumps(told, indent=2) + "\n")
