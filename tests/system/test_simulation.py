@@ -1,6 +1,7 @@
 """The command on Flower's simulation engine: the same bits, and a report that is there."""
 
 import re
+from contextlib import ExitStack
 from subprocess import CompletedProcess
 
 import pytest
@@ -85,19 +86,40 @@ def test_nothing_is_left_running_or_lying_about(
     shared_place.assert_tidy()
 
 
+@pytest.fixture(scope="module")
+def everyone(shared_place: Place) -> dict[str, list[str]]:
+    """The runs of each method on Ray and in one process: digits, three rounds, three of four.
+
+    Half of the methods run on Ray beside the other half, since most of the time is spent waiting.
+    """
+    settings = pairs({**SMALL, "rounds": 3, "participation": 0.75, "data.partition": "dirichlet"})
+    halves = {"ray-0": list(METHODS)[::2], "ray-1": list(METHODS)[1::2]}
+    ways = {name: (*names, "--engine", "simulation") for name, names in halves.items()}
+    ways["all-inline"] = (*METHODS, "--engine", "inline")
+    with ExitStack() as stack:
+        under_way = [
+            stack.enter_context(
+                shared_place.started("fedkeel", "compare", *way, *settings, "--name", name)
+            )
+            for name, way in ways.items()
+        ]
+        for process in under_way:
+            _, err = process.communicate(timeout=900)
+            assert process.returncode == 0, err
+    return {
+        method: [f"{name}/{method}", f"all-inline/{method}"]
+        for name, names in halves.items()
+        for method in names
+    }
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_ray_and_gives_the_bits_of_the_inline_engine(
-    method: str, shared_place: Place
+    method: str, everyone: dict[str, list[str]], shared_place: Place
 ) -> None:
-    """Digits, three rounds of three out of four clients."""
-    settings = pairs({**SMALL, "rounds": 3, "participation": 0.75, "data.partition": "dirichlet"})
-    names = {engine: f"{method}-{engine}" for engine in ("simulation", "inline")}
-    for engine, name in names.items():
-        done = shared_place.fedkeel("run", method, "--engine", engine, *settings, "--name", name)
-        assert done.returncode == 0, done.stderr
-    ray, inline = (shared_place.records(name) for name in names.values())
+    ray, inline = (shared_place.records(name) for name in everyone[method])
     assert [record.dropped for record in ray] == [{}] * 3
     assert ray[-1].evaluation is not None
     assert ray[-1].evaluation.fairness is not None
     assert [record.evaluation for record in ray] == [record.evaluation for record in inline]
-    assert len({shared_place.weights(name) for name in names.values()}) == 1
+    assert len({shared_place.weights(name) for name in everyone[method]}) == 1
