@@ -37,7 +37,7 @@ def train_personal(
         buffers: those of the model for all.
 
     Raises:
-        ClientError: the model cannot be read or kept.
+        ClientError: the model cannot be kept.
     """
     flat, config = local.flat, local.config
     own = keepsake.newest(order.round - 1) or Kept(0, received, buffers)
@@ -63,9 +63,6 @@ def evaluate_personal(local: Local, keepsake: Keepsake, round: int) -> tuple[Eva
 
     A client that has none yet is served by the model that is loaded, the one received; its round
     is then 0.
-
-    Raises:
-        ClientError: the model cannot be read.
     """
     own = keepsake.newest(round)
     if own:

@@ -23,7 +23,7 @@ from server_app.strategy import MethodStrategy
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-MOST_MEGABYTES = 250  # 200 were seen to work, 400 and 600 not (Flower 1.42, SQLite)
+MOST_MEGABYTES = 250  # 200 were seen to work, 600 not (Flower 1.42, SQLite)
 GREETING_SECONDS = 30.0  # for those that are there when the quorum is
 
 

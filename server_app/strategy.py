@@ -491,8 +491,8 @@ class MethodStrategy(Strategy):
 
         def look(grid: Grid) -> Roster:
             roster = self._look(grid)
-            look = (roster, server_round, self._rounds, since, options.start_timeout)
-            self._show(Live.waiting(*look))
+            timeout = options.start_timeout
+            self._show(Live.waiting(roster, server_round, self._rounds, since, timeout))
             return roster
 
         roster = wait_for_clients(
