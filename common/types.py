@@ -86,6 +86,11 @@ class Cohort:
         """What each client reported under that name [m], float64."""
         return np.array([update.metrics[metric] for update in self.updates], dtype=np.float64)
 
+    def named(self, values: Vector) -> dict[ClientId, float]:
+        """Return one number for each client [m] under its name."""
+        clients = (update.client for update in self.updates)
+        return dict(zip(clients, values.tolist(), strict=True))
+
     def mean(self, shares: Vector) -> Vector:
         """Return sum_i shares_i * delta_i [d], added up in the order of the client ids.
 

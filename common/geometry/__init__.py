@@ -1,7 +1,8 @@
 """The small-space mathematics: Gram matrices and projections, without Flower or torch."""
 
-from common.geometry.gram import combine, inner_products
+from common.geometry.gram import combine, combined_length, inner_products, length, lengths_of
 from common.geometry.halfspaces import (
+    TRUSTED,
     Multipliers,
     Projection,
     Residuals,
@@ -13,6 +14,7 @@ from common.geometry.minnorm import VANISHED, Weights, min_norm_weights
 from common.geometry.simplex import project_onto_simplex
 
 __all__ = [
+    "TRUSTED",
     "VANISHED",
     "Multipliers",
     "Projection",
@@ -20,8 +22,11 @@ __all__ = [
     "Weights",
     "check_solver",
     "combine",
+    "combined_length",
     "inner_products",
     "least_multipliers",
+    "length",
+    "lengths_of",
     "min_norm_weights",
     "project_onto_halfspaces",
     "project_onto_simplex",

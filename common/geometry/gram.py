@@ -4,6 +4,7 @@ The vectors are separate flat arrays of up to some ten million numbers. They are
 only a block of columns of each is in float64 at any time, so memory beyond the vectors is small.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,26 @@ def inner_products(new: Sequence[Vector], all_: Sequence[Vector]) -> Matrix:
             part[k] = row[start : start + COLUMNS]
         products += part[left] @ part[right].T
     return products
+
+
+def length(vector: Vector) -> float:
+    """Return |vector| for a flat vector [d], summed up in float64."""
+    return math.sqrt(inner_products([vector], [vector])[0, 0])
+
+
+def combined_length(weights: Vector, products: Matrix) -> float:
+    """Return |sum_k weights_k row_k| from weights [m] and the rows' inner products [m, m]."""
+    return math.sqrt(max(float(weights @ products @ weights), 0.0))
+
+
+def lengths_of(products: Matrix) -> tuple[Vector, Vector]:
+    """Return the rows' lengths [m] and what brings them to length 1, 0 for rows of zeros [m].
+
+    Args:
+        products: the rows' inner products [m, m].
+    """
+    lengths = np.sqrt(np.diag(products))
+    return lengths, np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
 
 
 def combine(weights: Any, rows: Sequence[Vector], *, dtype: DTypeLike | None = None) -> Vector:

@@ -22,6 +22,7 @@ from common.errors import AggregationError
 from common.geometry.least_distance import LARGEST, ROUNDING, Answer, Program, shortest
 from common.types import Matrix, Vector
 
+TRUSTED = 1e-6  # largest residual with which an answer, of this or another program, is used
 FLOAT32 = 1e-7  # what is left of a sum of unit rows that is zero, once they are in float32
 INDEFINITE = 1e-6  # how far below zero, per row, an eigenvalue of a unit Gram matrix may be
 

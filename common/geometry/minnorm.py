@@ -10,12 +10,12 @@ Numerical Optimization, 2nd ed. 2006, section 16.5) goes on from there until eve
 condition holds.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from common.errors import AggregationError
+from common.geometry.gram import combined_length
 from common.geometry.halfspaces import least_multipliers
 from common.geometry.least_distance import TURNS, proposed
 from common.types import Matrix, Vector
@@ -88,7 +88,7 @@ def _on_simplex(gram: Matrix) -> Weights:
         lengths[lengths == 0] = 1.0  # such a row is the whole conflict
         weights = answer.conflict * (lengths.min() / lengths)
     weights = weights / weights.sum()
-    length = _length(gram, weights) if answer.feasible else 0.0
+    length = combined_length(weights, gram) if answer.feasible else 0.0
     residual = _residual(gram, weights, np.zeros(m), np.ones(m))
     return Weights(weights=weights, length=length, residual=residual, decided_by=answer.decided_by)
 
@@ -105,7 +105,7 @@ def _in_boxes(gram: Matrix, low: Vector, high: Vector) -> Weights:
     weights = candidates[best]
     return Weights(
         weights=weights,
-        length=_length(gram, weights),
+        length=combined_length(weights, gram),
         residual=residuals[best],
         decided_by=best,
     )
@@ -175,7 +175,3 @@ def _residual(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> float
         return 0.0  # nothing can move
     size = float(np.diag(gram).max()) or 1.0
     return max(0.0, float(slopes[down] - slopes[up])) / size
-
-
-def _length(gram: Matrix, weights: Vector) -> float:
-    return math.sqrt(max(float(weights @ gram @ weights), 0.0))

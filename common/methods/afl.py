@@ -95,10 +95,10 @@ class AFL(Method[Mixture]):
         direction = cohort.mean(shares)
 
         losses = np.minimum(cohort.told(LOSS_BEFORE), HUGE / max(self.eta_lambda, 1.0))
-        rises = dict(zip(present, (self.eta_lambda * losses).tolist(), strict=True))
+        rises = cohort.named(self.eta_lambda * losses)
         after = mixture.raised(rises, cohort.clients)
         report = {
-            "weights": dict(zip(present, shares.tolist(), strict=True)),
+            "weights": cohort.named(shares),
             "lambda_cohort": total,
             "lambda_unseen": after.unseen,
             "lambda_largest": max(after.lambdas.values()),

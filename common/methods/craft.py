@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.geometry import combine, inner_products
+from common.geometry import combine, inner_products, lengths_of
 from common.layout import Layout
 from common.methods.base import Method
 from common.settings import setting
@@ -76,13 +76,12 @@ def _solved(products: Matrix, shares: Vector) -> tuple[Vector, float]:
     `products` [m + 1, m + 1] are of the displacements and, last, of the layer's last d.
     """
     m = len(shares)
-    lengths = np.sqrt(np.diag(products))
+    lengths, scale = lengths_of(products)
     moved = np.flatnonzero(lengths[:m])
     weights = np.zeros(m + 1)
     if moved.size <= 1:
         weights[moved] = 1.0  # as it is, not at unit length
         return weights, 0.0
-    scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     unit = products * np.outer(scale, scale)
     gram, along = unit[np.ix_(moved, moved)], unit[moved, m]
     due = shares[moved] / shares[moved].sum()

@@ -15,14 +15,13 @@ does not know of. So -G_i goes down to a client that returns: 3 models a round f
 evaluated is theta; "active" takes the mean of the round's client models, as the published code.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from common.geometry import inner_products
+from common.geometry import length
 from common.layout import Layout
 from common.methods.base import LocalRule, Method, overshooting
 from common.methods.variates import SHIFT, Variates, refuse_other_size
@@ -72,8 +71,7 @@ class FedDyn(Method[Variates]):
             arrived[update.client] = gained if own is None else own + gained
         after = state.replaced(cohort.round, cohort.clients, arrived)
         lead = self._lead(after)
-        length = math.sqrt(inner_products([lead], [lead])[0, 0])
-        report = {"gradients": len(after.own), "h_over_alpha": length}
+        report = {"gradients": len(after.own), "h_over_alpha": length(lead)}
         return Step(cohort.mean(cohort.equal_shares) + lead, after, report)
 
     def _lead(self, state: Variates) -> Vector:

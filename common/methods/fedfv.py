@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from common.geometry import combine, inner_products
+from common.geometry import combine, length
 from common.layout import Layout
 from common.methods.base import Method
 from common.methods.history import History
@@ -156,9 +156,9 @@ def _at_length(
     mean, target = rows[0], float(np.sqrt(products[0, 0]))
     # measured as it is: in the Gram matrix a short length drowns in rounding
     bent = combine(weights, rows[1:], dtype=mean.dtype)
-    length = float(np.sqrt(inner_products([bent], [bent])[0, 0]))
-    if length <= VANISHED[mean.dtype] * target:
+    size = length(bent)
+    if size <= VANISHED[mean.dtype] * target:
         return mean, None
-    bent *= bent.dtype.type(target / length)
-    cosine = float(weights @ products[1:, 0]) / (length * target) if target else None
+    bent *= bent.dtype.type(target / size)
+    cosine = float(weights @ products[1:, 0]) / (size * target) if target else None
     return bent, cosine

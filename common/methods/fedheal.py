@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.geometry import inner_products
+from common.geometry import length
 from common.layout import Layout
 from common.methods.base import Method
 from common.methods.momentum import Momentum
@@ -81,7 +81,7 @@ class FedHEAL(Method[Consistency]):
             shares = {client: length / whole for client, length in lengths.items()}
             momentum = momentum.grown(shares, self.beta, start=1 / m)
         held = [momentum.weights.get(client, 1 / m) for client in lengths]
-        weights = dict(zip(lengths, (np.array(held) / sum(held)).tolist(), strict=True))
+        weights = cohort.named(np.array(held) / sum(held))
 
         first = cohort.updates[0].delta
         total, weight = np.zeros_like(first), np.zeros_like(first)
@@ -108,8 +108,7 @@ class FedHEAL(Method[Consistency]):
 
 def _distance(masked: Vector, layout: Layout) -> float:
     """Return the sum over the model's tensors of the lengths of what counts."""
-    tensors = [masked[span] for span in layout.spans.values()]
-    return float(sum(np.sqrt(inner_products([part], [part])[0, 0]) for part in tensors))
+    return sum(length(masked[span]) for span in layout.spans.values())
 
 
 def _counted(cohort: Cohort, state: Consistency, momentum: Momentum) -> Consistency:

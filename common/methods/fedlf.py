@@ -29,7 +29,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.geometry import VANISHED, combine, inner_products, min_norm_weights
+from common.geometry import (
+    VANISHED,
+    combine,
+    combined_length,
+    inner_products,
+    lengths_of,
+    min_norm_weights,
+)
 from common.layout import Layout
 from common.methods.base import LocalRule, Method
 from common.settings import setting
@@ -64,11 +71,10 @@ class Layer:
     def solved(cls, span: slice, products: Matrix, fair: Vector) -> "Layer":
         """Find d_l; `fair` [m] are the weights of the fair row."""
         m = len(fair)
-        lengths = np.sqrt(np.diag(products))
-        scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        lengths, scale = lengths_of(products)
         rows = np.diag(scale)[lengths > 0]
         mixed = np.append(fair, np.zeros(len(lengths) - m)) * scale
-        length = math.sqrt(max(mixed @ products @ mixed, 0.0))
+        length = combined_length(mixed, products)
         if length > CANCELLED * np.abs(fair).sum():
             rows = np.vstack([rows, mixed / length])
         size = float(lengths[:m].mean())

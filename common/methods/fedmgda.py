@@ -13,19 +13,24 @@ displacement has no unit vector and is left out, with p_i taken over the others;
 up to rounding is no step.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from common.geometry import VANISHED, combine, inner_products, min_norm_weights
+from common.geometry import (
+    TRUSTED,
+    VANISHED,
+    combine,
+    combined_length,
+    inner_products,
+    lengths_of,
+    min_norm_weights,
+)
 from common.layout import Layout
 from common.methods.base import Method
 from common.settings import setting
 from common.types import Cohort, Matrix, Step, Vector
-
-TRUSTED = 1e-6  # largest residual of the program with which its weights are used
 
 
 @dataclass(frozen=True)
@@ -52,19 +57,16 @@ class FedMGDA(Method[None]):
         """Return eta d, or zero where d is."""
         rows = [update.delta for update in cohort.updates]
         products = inner_products(rows, rows)
-        lengths = np.sqrt(np.diag(products))
-        scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        lengths, scale = lengths_of(products)
         unit = products * np.outer(scale, scale)
         weights, report = self._weights(unit, cohort.shares * (lengths > 0))
-        length = math.sqrt(max(float(weights @ unit @ weights), 0.0))
+        length = combined_length(weights, unit)
         size = self.eta_over_lr * cohort.local_lr
         if self.rescale and length:
-            mean = cohort.shares @ products @ cohort.shares
-            size = math.sqrt(max(float(mean), 0.0)) / length
+            size = combined_length(cohort.shares, products) / length
         if length <= VANISHED:
             size = 0.0
-        named = zip(cohort.updates, weights, strict=True)
-        report |= {"length_d": length, "weights": {u.client: float(w) for u, w in named}}
+        report |= {"length_d": length, "weights": cohort.named(weights)}
         return Step(combine(size * weights * scale, rows), None, report)
 
     def _weights(self, unit: Matrix, shares: Vector) -> tuple[Vector, dict[str, Any]]:

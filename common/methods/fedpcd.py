@@ -23,20 +23,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from common.errors import ConfigError
-from common.geometry import check_solver, combine, least_multipliers
+from common.geometry import (
+    TRUSTED,
+    VANISHED,
+    check_solver,
+    combine,
+    combined_length,
+    least_multipliers,
+    lengths_of,
+)
 from common.layout import Layout
 from common.methods.base import Method
 from common.methods.history import History
 from common.settings import setting
 from common.types import Cohort, Matrix, Step, Vector
-
-# A projection this short against its unit target is zero up to the rounding of float32
-# displacements; stretching it to the mean's length would turn noise into a step.
-VANISHED = 1e-6
-
-# Residual above which an answer is not used: next to a conflict, where multipliers grow without
-# bound, float32 displacements do not say where the projection is.
-TRUSTED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,7 @@ class FedPCD(Method[History]):
         `products` [1 + m, 1 + m] are raw inner products, the mean first; `rates` its learning
         rates, which turn displacements into gradients where vectors are not normalised.
         """
-        lengths = np.sqrt(np.diag(products))
-        scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        lengths, scale = lengths_of(products)
         if not self.normalise:
             scale = (lengths > 0) / rates
         scaled = products * np.outer(scale, scale)
@@ -116,6 +115,7 @@ class FedPCD(Method[History]):
             target_length=target,
             solver=self.solver,
         )
+        # next to a conflict multipliers grow without bound: float32 rows do not tell the point
         trusted = answer.feasible and answer.residuals.largest() <= TRUSTED
         mu = answer.multipliers
         report: dict[str, Any] = {
@@ -132,7 +132,8 @@ class FedPCD(Method[History]):
             return None, report
 
         weights = np.concatenate([[float(self.primary)], mu]) * scale
-        length = np.sqrt(max(float(weights @ products @ weights), 0.0))
+        length = combined_length(weights, products)
+        # stretching what is rounding to the mean's length would turn noise into a step
         if length <= VANISHED * float(lengths[0] * scale[0]):
             return np.zeros_like(weights), report | {"cosine": None}
         report["length_before"] = length  # of x*, before it is given the mean's length

@@ -28,7 +28,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.geometry import combine, inner_products
+from common.geometry import combine, inner_products, length
 from common.layout import Layout
 from common.methods.base import Method
 from common.methods.momentum import Momentum
@@ -104,8 +104,8 @@ class FedPW(Method[Standings]):
         losses = np.clip(cohort.told(LOSS), 0.0, MOST_LOSS)
         ratios = np.maximum(losses, LEAST_LOSS)
         shares, level = _agreement(cohort)
-        by_loss = dict(zip(clients, (ratios / ratios.sum()).tolist(), strict=True))
-        by_agreement = dict(zip(clients, shares.tolist(), strict=True))
+        by_loss = cohort.named(ratios / ratios.sum())
+        by_agreement = cohort.named(shares)
         after = Standings(
             state.losses.after(by_loss, float(losses.mean()), self.beta),
             state.agreement.after(by_agreement, level, self.beta),
@@ -113,7 +113,7 @@ class FedPW(Method[Standings]):
         )
         weights, rho = _mixed(after.losses.among(clients), after.agreement.among(clients))
         report = {
-            "weights": dict(zip(clients, weights.tolist(), strict=True)),
+            "weights": cohort.named(weights),
             "negative": int((weights < 0).sum()),
             "rho": rho,
         }
@@ -127,7 +127,7 @@ class FedPW(Method[Standings]):
             parts = [update.delta[span] for update in cohort.updates]
             direction[span], factor = self._tensor(parts, weights, rates)
             enlarged += factor > 1
-        report |= {"drop": dict(zip(clients, rates.tolist(), strict=True)), "enlarged": enlarged}
+        report |= {"drop": cohort.named(rates), "enlarged": enlarged}
         return Step(direction, after, report)
 
     def _tensor(
@@ -212,12 +212,12 @@ def _best(rows: Sequence[Vector], count: int) -> Vector:
     variance is (1 - (sum x)^2 / m) / (m - 1). Columns of zeros come last. None are returned for one
     client, and where a client has nothing left.
     """
-    lengths = [float(np.sqrt(inner_products([row], [row])[0, 0])) for row in rows]
+    lengths = [length(row) for row in rows]
     if len(rows) == 1 or min(lengths) == 0:
         return np.zeros(0, dtype=np.intp)
     sums, squares = np.zeros((2, rows[0].size))
-    for row, length in zip(rows, lengths, strict=True):
-        unit = row / np.float64(length)
+    for row, size in zip(rows, lengths, strict=True):
+        unit = row / np.float64(size)
         sums += unit
         squares += unit * unit
     disagreement = -np.divide(sums**2, squares, out=np.full_like(sums, -1.0), where=squares > 0)

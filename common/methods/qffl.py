@@ -47,9 +47,8 @@ class QFFL(Method[None]):
         squares = [inner_products([u.delta], [u.delta])[0, 0] for u in cohort.updates]
         scale = powers * (1 + self.q * lipschitz * np.array(squares) / losses)
         weights = powers / scale.sum()
-        clients = [update.client for update in cohort.updates]
         report = {
-            "weights": dict(zip(clients, weights.tolist(), strict=True)),
+            "weights": cohort.named(weights),
             "weight_sum": float(weights.sum()),  # below 1: the step is that much shorter
         }
         return Step(cohort.mean(weights), None, report)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import AggregationError
-from common.geometry import combine, gram, inner_products
+from common.geometry import combine, combined_length, gram, inner_products, length, lengths_of
 from common.types import Vector
 
 
@@ -115,3 +115,15 @@ def test_each_row_needs_a_finite_weight(weights: list[float]) -> None:
         combine(weights, [np.ones(3), np.ones(3)])
     with pytest.raises(AggregationError, match="at least one row"):
         combine([], [])
+
+
+def test_lengths_are_those_of_the_vectors_and_of_their_combinations() -> None:
+    rows = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0], [1.0, -2.0, 2.0]])
+    products = inner_products(list(rows), list(rows))
+    lengths, scale = lengths_of(products)
+    assert_allclose(lengths, [5, 0, 3])
+    assert_allclose(scale, [1 / 5, 0, 1 / 3])
+    weights = np.array([0.5, 7.0, -2.0])
+    assert combined_length(weights, products) == pytest.approx(np.linalg.norm(weights @ rows))
+    assert combined_length(np.zeros(3), products) == 0.0
+    assert length(np.full(100_000, 1e30, np.float32)) == pytest.approx(1e30 * 100_000**0.5)
