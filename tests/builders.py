@@ -24,6 +24,7 @@ from server_app.state import ServerState, next_state
 from server_app.strategy import MethodStrategy
 
 LR = 0.1
+EXACT = {"rtol": 0, "atol": 1e-9}  # as near as the published numbers are given
 TOY3 = LR * np.array([[2.0, 1.0], [1.0, 3.0], [-2.0, 1.0]])  # three clients, two conflict
 TOY3_EXAMPLES, TOY3_LOSSES = (50, 30, 20), (0.5, 1.0, 2.0)
 FIRST_NODE = 1001
@@ -132,6 +133,21 @@ QUAD2 = {
     "1": Quadratic(np.array([2.0, 0.0]), np.array([1.0, 2.0])),
     "2": Quadratic(np.array([0.0, 4.0]), np.array([3.0, 1.0])),
 }
+
+
+def most_remembered(method: Method[Any], clients: int) -> int:
+    """The most bytes of 50 float32 numbers a client that a history holds.
+
+    Cohorts of two take turns, so that they fill the window with different clients.
+    """
+    layout = layout_of_size(50)
+    state, most = method.init(layout), 0
+    for number in range(1, 20):
+        names = [str((2 * number + k) % clients) for k in range(2)]
+        cohort = cohort_of(np.ones((2, 50), np.float32), names=names, round=number)
+        state = method.aggregate(cohort, state, layout).state
+        most = max(most, state.seen.nbytes)
+    return most
 
 
 def bowls(clients: int, size: int, seed: int = 0) -> dict[str, Quadratic]:

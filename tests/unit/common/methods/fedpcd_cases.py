@@ -11,7 +11,6 @@ from common.types import Cohort, Step, Vector
 from server_app.state import ServerState, next_state
 from tests.builders import TOY3, TOY3_EXAMPLES, cohort_of, compass, layout_of_size
 
-EXACT = {"rtol": 0, "atol": 1e-9}
 LAYOUT = layout_of_size(2)  # FedPCD does not look at it
 PAGE = compass(10, 45, 155)
 PAGE_MEAN = 0.50727591805519

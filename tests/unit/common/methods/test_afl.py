@@ -16,6 +16,7 @@ from common.types import Vector
 from server_app.checkpoint import load_newest, save
 from server_app.state import ServerState, evaluated_weights, next_state
 from tests.builders import (
+    EXACT,
     TOY3,
     TOY3_EXAMPLES,
     TOY3_LOSSES,
@@ -30,7 +31,6 @@ from tests.builders import (
 )
 
 LAYOUT = layout_of_size(2)
-EXACT = {"rtol": 0, "atol": 1e-9}
 
 
 def toy3(method: AFL, rounds: int, server_lr: float = 1.0) -> list[ServerState[Mixture]]:

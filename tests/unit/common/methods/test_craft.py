@@ -9,9 +9,8 @@ from common.methods import Craft
 from common.methods.craft import Previous
 from common.rng import stream
 from common.types import Cohort, Step
-from tests.builders import TOY3, TOY3_EXAMPLES, assert_same, cohort_of
+from tests.builders import EXACT, TOY3, TOY3_EXAMPLES, assert_same, cohort_of
 
-EXACT = {"rtol": 0, "atol": 1e-9}
 OPPOSED = np.array([(0.2, 0.1), (-0.2, 0.1)])
 SPACE = np.array([(0.2, 0.1, 0.0), (0.1, 0.3, 0.1), (-0.2, 0.1, 0.2)])
 

@@ -12,11 +12,10 @@ from common.config import TrainConfig
 from common.methods import Ditto, FedAvg, LocalRule
 from common.models import FlatModel
 from common.types import Vector
-from tests.builders import QUAD2, Quadratic, assert_same, begin, layout_of_size, play
+from tests.builders import EXACT, QUAD2, Quadratic, assert_same, begin, layout_of_size, play
 
 ISO = {client: Quadratic(problem.a, np.ones(2)) for client, problem in QUAD2.items()}
 RECEIVED = np.ones(2)
-EXACT = {"rtol": 0, "atol": 1e-9}
 
 
 def test_the_model_for_all_is_fedavgs_whatever_lambda_is() -> None:

@@ -12,6 +12,7 @@ from common.methods import FedDyn
 from common.methods.variates import SHIFT, Variates
 from server_app.state import ServerState, evaluated_weights
 from tests.builders import (
+    EXACT,
     QUAD2,
     Federation,
     begin,
@@ -25,7 +26,6 @@ from tests.builders import (
 )
 
 LAYOUT = layout_of_size(2)
-EXACT = {"rtol": 0, "atol": 1e-9}
 BOTH = [["1", "2"]]
 TENTH = FedDyn(alpha=0.1)
 ACTIVE = FedDyn(alpha=0.1, evaluate="active")

@@ -17,10 +17,9 @@ from common.rng import stream
 from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
 from server_app.cohort import choose
 from server_app.state import ServerState, next_state
-from tests.builders import TOY3, TOY3_LOSSES, cohort_of, layout_of_size
+from tests.builders import EXACT, TOY3, TOY3_LOSSES, cohort_of, layout_of_size, most_remembered
 
 LAYOUT = layout_of_size(2)  # FedFV does not look at it
-EXACT = {"rtol": 0, "atol": 1e-9}
 ABSENT = (-0.1, -0.2)
 
 
@@ -320,13 +319,9 @@ def test_the_memory_that_is_announced_is_reached_and_never_exceeded(
     settings: dict[str, Any], clients: int, rows: int
 ) -> None:
     """Cohorts of two that take turns fill the window with different clients."""
-    method, state, most = FedFV(**settings), History(), 0
-    for number in range(1, 20):
-        names = [str((2 * number + k) % clients) for k in range(2)]
-        cohort = cohort_of(np.ones((2, 50), np.float32), names=names, round=number)
-        state = method.aggregate(cohort, state, LAYOUT).state
-        most = max(most, state.seen.nbytes)
-    assert most == 4 * method.memory(layout_of_size(50), clients, 2) == 4 * rows * 50
+    method, most = FedFV(**settings), 4 * rows * 50
+    assert most_remembered(method, clients) == most
+    assert 4 * method.memory(layout_of_size(50), clients, 2) == most
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,9 @@ from common.store import ClientVectors
 from common.types import Step, Vector
 from server_app.cohort import choose
 from server_app.state import ServerState, next_state
-from tests.builders import cohort_of, layout_of_size
+from tests.builders import EXACT, cohort_of, layout_of_size
 
 ONE = Layout((Tensor("w", (2,)),))  # a single tensor of two entries
-EXACT = {"rtol": 0, "atol": 1e-9}
 DELTAS = np.array(
     [[[0.3, 0.4], [-0.1, 0.2]], [[0.3, -0.4], [-0.2, 0.1]], [[0.1, -0.2], [0.2, 0.2]]]
 )

@@ -14,6 +14,7 @@ from common.rng import stream
 from common.store import ClientVectors
 from common.types import LOSS_BEFORE, Cohort, Matrix, Vector
 from tests.builders import (
+    EXACT,
     LR,
     TOY3,
     TOY3_EXAMPLES,
@@ -23,7 +24,6 @@ from tests.builders import (
     layout_of_size,
 )  # fmt: skip
 
-EXACT = {"rtol": 0, "atol": 1e-9}
 FAIR = (-0.167984210226, -0.083992105113, 0.083992105113)
 NOBODY = ClientVectors()
 

@@ -15,7 +15,7 @@ from common.methods.history import History
 from common.rng import stream
 from common.types import Step, Vector
 from server_app.cohort import choose
-from tests.builders import TOY3, cohort_of, layout_of_size
+from tests.builders import TOY3, cohort_of, layout_of_size, most_remembered
 from tests.unit.common.methods.fedpcd_cases import (
     LAYOUT,
     PAGE,
@@ -169,13 +169,9 @@ def test_the_memory_that_is_announced_is_reached_and_never_exceeded(
     history: int, clients: int, rows: int
 ) -> None:
     """Cohorts of two that take turns fill the window with different clients."""
-    method, state, most = FedPCD(history=history), History(), 0
-    for number in range(1, 20):
-        names = [str((2 * number + k) % clients) for k in range(2)]
-        cohort = cohort_of(np.ones((2, 50), np.float32), names=names, round=number)
-        state = method.aggregate(cohort, state, LAYOUT).state
-        most = max(most, state.seen.nbytes)
-    assert most == 4 * method.memory(layout_of_size(50), clients, 2) == 4 * rows * 50
+    method, most = FedPCD(history=history), 4 * rows * 50
+    assert most_remembered(method, clients) == most
+    assert 4 * method.memory(layout_of_size(50), clients, 2) == most
 
 
 @pytest.mark.parametrize(

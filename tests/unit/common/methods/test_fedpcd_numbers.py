@@ -11,9 +11,8 @@ from common.methods import FedPCD
 from common.methods.history import History
 from common.rng import stream
 from common.types import Vector
-from tests.builders import TOY3, TOY3_EXAMPLES, cohort_of, compass
+from tests.builders import EXACT, TOY3, TOY3_EXAMPLES, cohort_of, compass
 from tests.unit.common.methods.fedpcd_cases import (
-    EXACT,
     LAYOUT,
     PAGE,
     PAGE_MEAN,

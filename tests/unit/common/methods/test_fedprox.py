@@ -7,11 +7,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.methods import Ditto, FedDyn, FedProx, Method
-from tests.builders import QUAD2, Quadratic, begin, layout_of_size, local_steps, play
+from tests.builders import EXACT, QUAD2, Quadratic, begin, layout_of_size, local_steps, play
 
 LAYOUT = layout_of_size(2)
 ISO = {client: Quadratic(problem.a, np.ones(2)) for client, problem in QUAD2.items()}
-EXACT = {"rtol": 0, "atol": 1e-9}
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ from common.methods.momentum import Momentum
 from common.rng import stream
 from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
 from server_app.state import ServerState, next_state
-from tests.builders import cohort_of, layout_of_size
+from tests.builders import EXACT, cohort_of, layout_of_size
 
 FIVE = Layout((Tensor("w", (5,)),))
-EXACT = {"rtol": 0, "atol": 1e-9}
 LOSSES = ((2.0, 1.0), (1.4, 0.6))
 DELTAS = np.array(
     [

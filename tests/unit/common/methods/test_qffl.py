@@ -8,6 +8,7 @@ from common.methods import QFFL, FedAvg
 from common.rng import stream
 from common.types import Cohort, Vector
 from tests.builders import (
+    EXACT,
     TOY3,
     TOY3_EXAMPLES,
     TOY3_LOSSES,
@@ -17,7 +18,6 @@ from tests.builders import (
 )
 
 LAYOUT = layout_of_size(2)
-EXACT = {"rtol": 0, "atol": 1e-9}
 
 
 def toy3(**more: float) -> Cohort:

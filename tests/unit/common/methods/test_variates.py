@@ -15,9 +15,8 @@ from common.methods import FedPVR, Scaffold
 from common.methods.variates import SHIFT, VARIATE, VariateMethod
 from common.models import build, layout_of
 from server_app.state import ServerState
-from tests.builders import QUAD2, begin, bowls, drawn, layout_of_size, play
+from tests.builders import EXACT, QUAD2, begin, bowls, drawn, layout_of_size, play
 
-EXACT = {"rtol": 0, "atol": 1e-9}
 HEAD = slice(1, 2)  # FedPVR's p = (0, 1): the second coordinate is the classifier
 QUAD2_LAYOUT = layout_of_size(2)
 
