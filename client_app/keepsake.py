@@ -9,6 +9,7 @@ import hashlib
 import logging
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -122,8 +123,9 @@ class Keepsake:
             for number in old[:-1]:  # the newest of the old ones is where a resumed run begins
                 self._path(number).unlink(missing_ok=True)
             for partial in self.folder.glob(".*.partial"):  # of a process that was killed
-                if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
-                    partial.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):  # or of another, which has just finished
+                    if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
+                        partial.unlink()
         except OSError as error:
             raise ClientError(f"this client's own model cannot be kept: {error}") from error
 
