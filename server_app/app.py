@@ -23,7 +23,7 @@ from server_app.strategy import MethodStrategy
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-MOST_MEGABYTES = 250  # 200 were seen to work, 600 not (Flower 1.42, SQLite)
+MOST_MEGABYTES = 250  # 600 were seen to work on an idle machine, and not on a busy one
 GREETING_SECONDS = 30.0  # for those that are there when the quorum is
 
 
@@ -87,8 +87,8 @@ def refuse_what_no_superlink_carries(layout: Layout) -> None:
     if megabytes > MOST_MEGABYTES:
         raise ConfigError(
             f"the model has {megabytes:.0f} MB, and a SuperLink carries at most {MOST_MEGABYTES} "
-            "MB a message: beyond, its database stays locked for longer than Flower waits. Take a "
-            "smaller model, or smaller images (data.image-size)"
+            "MB a message: beyond, on a busy machine, its database is locked for longer than "
+            "Flower waits. Take a smaller model, or smaller images (data.image-size)"
         )
 
 
