@@ -18,8 +18,9 @@ from typing import Any
 from rich.console import Console
 
 from common.methods import METHODS
+from deploy.report.runs import Run, load_runs
+from deploy.report.table import megabytes_per_client_round
 from server_app.records import OUTCOME
-from server_app.report import Run, load_runs, megabytes_per_client_round
 
 FEDKEEL = (sys.executable, "-m", "deploy.cli")
 RATES = (0.02, 0.05, 0.1, 0.2)

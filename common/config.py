@@ -126,6 +126,38 @@ class ServerConfig(Settings):
 
 
 @dataclass(frozen=True)
+class DiagnosticsConfig(Settings):
+    """What is looked at beside the model; it changes no result."""
+
+    every: int = setting(
+        0, "rounds between diagnostics of the clients' updates; 0: none at all", low=0
+    )
+    probe: int = setting(
+        256, "test samples on which the layers of the clients are compared (CKA); 0: none", low=0
+    )
+    gradients: bool = setting(
+        False, "ask clients for two gradients over all their samples: the terms of FedPCD's theorem"
+    )
+
+
+@dataclass(frozen=True)
+class ConformalConfig(Settings):
+    """Conformal prediction sets of the final model, where clients keep calibration samples."""
+
+    miscoverage: float = setting(
+        0.1, "share of samples whose set may lack the true class", low=0, high=1, open_low=True,
+        open_high=True,
+    )  # fmt: skip
+    temperature: float = setting(1.0, "divides the logits", low=0, open_low=True)
+    randomised: bool = setting(True, "randomise the scores of APS and RAPS: smaller sets")
+    k_reg: int = setting(1, "RAPS: classes of a set that cost nothing", low=1)
+    lam: float = setting(0.1, "RAPS: what each further class costs", low=0)
+    bins: int = setting(
+        2000, "bins of the histogram in which a client tells its scores", low=10, high=100_000
+    )
+
+
+@dataclass(frozen=True)
 class RunConfig(Settings):
     """Everything that a run depends on."""
 
@@ -149,6 +181,8 @@ class RunConfig(Settings):
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
+    conformal: ConformalConfig = field(default_factory=ConformalConfig)
     methods: Mapping[str, Method[Any]] = field(
         default_factory=lambda: {name: method() for name, method in METHODS.items()}
     )
@@ -201,12 +235,16 @@ GROUPS: Mapping[str, type[Settings]] = {
     "data": DataConfig,
     "train": TrainConfig,
     "server": ServerConfig,
+    "diagnostics": DiagnosticsConfig,
+    "conformal": ConformalConfig,
 }
 NOT_IN_RESULTS = (
     "rounds", "names", "name", "out", "resume", "eval-every", "data.root", "data.download",
     "train.device", "server.quorum", "server.retries", "server.patience",
     "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
     "server.checkpoint-every", "server.keep-checkpoints",
+    *(f"diagnostics.{key}" for key in DiagnosticsConfig().to_table()),
+    *(f"conformal.{key}" for key in ConformalConfig().to_table()),
 )  # fmt: skip
 
 
@@ -238,13 +276,11 @@ def parse(flat: Flat) -> RunConfig:
     methods = {
         name: kind.read(tables[name], f"{name}.", problems) for name, kind in METHODS.items()
     }
-    config = replace(
-        RunConfig.read(tables[""], "", problems),
-        data=DataConfig.read(tables["data"], "data.", problems),
-        train=TrainConfig.read(tables["train"], "train.", problems),
-        server=ServerConfig.read(tables["server"], "server.", problems),
-        methods=methods,
-    )
+    top = RunConfig.read(tables[""], "", problems)
+    groups: dict[str, Any] = {
+        name: kind.read(tables[name], f"{name}.", problems) for name, kind in GROUPS.items()
+    }
+    config = replace(top, methods=methods, **groups)
     train = config.train
     problems += config.chosen.objections(
         lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay

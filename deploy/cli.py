@@ -154,8 +154,9 @@ def _carry_out(
 
 
 def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
-    from server_app.plots import plot_runs
-    from server_app.report import load_runs, summary_table, write_summary
+    from deploy.report.plots import plot_runs
+    from deploy.report.runs import load_runs
+    from deploy.report.table import summary_table, write_summary
 
     runs = load_runs(run_dirs)
     console.print(summary_table(runs, data))

@@ -199,6 +199,15 @@ def test_the_fingerprint_ignores_names_and_places() -> None:
         "server.max-void-rounds": 9,
         "server.checkpoint-every": 1,
         "server.keep-checkpoints": 9,
+        "diagnostics.every": 1,
+        "diagnostics.probe": 9,
+        "diagnostics.gradients": True,
+        "conformal.miscoverage": 0.2,
+        "conformal.temperature": 2.0,
+        "conformal.randomised": False,
+        "conformal.k-reg": 2,
+        "conformal.lam": 0.2,
+        "conformal.bins": 99,
     }
     assert set(other) == set(NOT_IN_RESULTS)
     assert parse(other).fingerprint() == base

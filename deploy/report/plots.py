@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from common.metrics import worst_count
-from server_app.report import Run
+from deploy.report.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,11 +14,9 @@ from rich.console import Console
 
 from common.metrics import Fairness
 from common.rng import stream
-from server_app.plots import COLOURS, Style, plot_runs
-from server_app.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
-from server_app.report import (
-    Run,
-    load_runs,
+from deploy.report.plots import COLOURS, Style, plot_runs
+from deploy.report.runs import Run, load_runs
+from deploy.report.table import (
     measured,
     megabytes_per_client_round,
     seconds_per_round,
@@ -26,6 +24,7 @@ from server_app.report import (
     summary_table,
     write_summary,
 )
+from server_app.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
 
 
 def evaluation_of(*correct: int, absent: tuple[str, ...] = ()) -> Evaluation:
@@ -250,8 +249,8 @@ def test_drawing_needs_no_pyplot_and_importing_loads_nothing_heavy(tmp_path: Pat
 import sys
 from pathlib import Path
 from server_app.records import *
-from server_app.plots import plot_runs
-from server_app.report import Run
+from deploy.report.plots import plot_runs
+from deploy.report.runs import Run
 print([name for name in ("flwr", "torch", "matplotlib") if name in sys.modules])
 evaluation = Evaluation.of({"0": ClientScore(2, 1, 0.5)}, {})
 run = Run("x", (RoundRecord(1, 0.1, [], [], evaluation=evaluation),))
