@@ -211,6 +211,11 @@ class RunConfig(Settings):
         """Return the local learning rate of a round, lr * decay^(round - 1)."""
         return self.train.lr * self.train.lr_decay ** (round - 1)
 
+    def is_diagnosed(self, round: int) -> bool:  # noqa: A002
+        """Whether a round is one of those with diagnostics: every k-th, and the last."""
+        every = self.diagnostics.every
+        return bool(every) and (round % every == 0 or round == self.rounds)
+
     def to_flat(self) -> dict[str, Any]:
         """Return every key of the run config with its value, in order."""
         top = [item.name for item in fields(self) if "range" in item.metadata]
@@ -339,6 +344,24 @@ def _objections_to_own(data: DataConfig) -> list[str]:
 def _plain(name: str) -> bool:
     fits = len(name.encode()) <= LONGEST_NAME
     return fits and not name.startswith(".") and not any(sign in name for sign in "/\\\n")
+
+
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """Turn dotted keys into tables: {"train.lr": 1} -> {"train": {"lr": 1}}."""
+    tables: dict[str, Any] = {}
+    for name, value in flat.items():
+        group, _, key = name.rpartition(".")
+        (tables.setdefault(group, {}) if group else tables)[key] = value
+    return tables
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into dotted keys; the inverse of `nested`."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _nearest(name: str, known: list[str], method: Any) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import tomli_w
 
-from common.config import RunConfig
+from common.config import RunConfig, nested
 from common.errors import DeployError
-from server_app.folder import nested
 
 PACKAGES = ("client_app", "common", "server_app")
 LARGEST = 1 << 20  # bytes of source; ours are a quarter of it

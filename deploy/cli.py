@@ -134,7 +134,7 @@ def _carry_out(
     for config in configs:
         RunFolder.claim(config)  # all of them before the first one starts
     console.print(
-        f"{described(configs[0])}; {engine} engine, "
+        f"{described(configs[0])}, seed {configs[0].seed}; {engine} engine, "
         + (f"nodes of {link.address}" if far else f"{given.workers} at a time"),
         markup=False,
         soft_wrap=True,
@@ -148,7 +148,7 @@ def _carry_out(
             console.print(line, markup=False, soft_wrap=True)
     done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
     if done:
-        _report(done, folder, described(configs[0]))
+        _report(done, folder, f"{described(configs[0])}, seed {configs[0].seed}")
     if failed:
         raise typer.Exit(FAILED)
 

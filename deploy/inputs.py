@@ -6,10 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.config import RunConfig, parse
+from common.config import RunConfig, flatten, parse
 from common.data.sources import FOLDER, OWN
 from common.errors import ConfigError
-from server_app.folder import flatten
 
 LARGEST_FILE = 2**20  # bytes of a config file; /dev/zero has no end
 
@@ -75,16 +74,13 @@ def _absolute(path: str) -> str:
 
 
 def described(config: RunConfig) -> str:
-    """Say in a few words what the run trains on."""
+    """Say in a few words what the run trains on, but for the seed."""
     data = config.data
     name = data.name
     if name.startswith(FOLDER):  # the whole path would crowd out the rest
         name = FOLDER + Path(name.removeprefix(FOLDER)).name
     if name == OWN:
-        return f"own pictures, {config.clients} clients, {config.model}, seed {config.seed}"
+        return f"own pictures, {config.clients} clients, {config.model}"
     alpha = f" alpha {data.alpha:g}" if data.partition.startswith("dirichlet") else ""
     asked = f"{config.cohort_size} client{'s' if config.cohort_size > 1 else ''} a round"
-    return (
-        f"{name}, {config.clients} clients, {data.partition}{alpha}, {config.model}, "
-        f"{asked}, seed {config.seed}"
-    )
+    return f"{name}, {config.clients} clients, {data.partition}{alpha}, {config.model}, {asked}"

@@ -10,9 +10,10 @@ from rich.table import Table
 from common.errors import ConfigError
 from common.text import one_line
 from common.types import by_client
-from server_app.folder import CONFIG_FILE, LOG
+from server_app.folder import LOG
 from server_app.live import LIVE, Live, read_live
 from server_app.records import (
+    CONFIG_FILE,
     OUTCOME,
     RECORDS,
     Outcome,

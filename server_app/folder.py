@@ -3,7 +3,7 @@
 import logging
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from common.config import NOT_IN_RESULTS, RunConfig
+from common.config import NOT_IN_RESULTS, RunConfig, flatten, nested
 from common.errors import CheckpointError, ConfigError, FedError
 from common.files import exclusive, replacing
 from common.layout import Layout
 from server_app.checkpoint import load_newest, newest_head, save
 from server_app.live import Live, LiveFile
 from server_app.records import (
+    CONFIG_FILE,
     RECORDS,
     Outcome,
     Recorder,
@@ -29,7 +30,6 @@ from server_app.records import (
 )
 from server_app.state import ServerState
 
-CONFIG_FILE = "config.toml"
 CHECKPOINTS = "checkpoints"
 SERVING = "serving.lock"
 LOG = "engine.log"  # what the ServerApp and its engine say
@@ -247,21 +247,3 @@ def logging_to(path: Path, *, alone: bool = False) -> Iterator[None]:
     finally:
         logger.handlers[:] = before
         handler.close()
-
-
-def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Turn dotted keys into tables: {"train.lr": 1} -> {"train": {"lr": 1}}."""
-    tables: dict[str, Any] = {}
-    for name, value in flat.items():
-        group, _, key = name.rpartition(".")
-        (tables.setdefault(group, {}) if group else tables)[key] = value
-    return tables
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested tables into dotted keys; the inverse of `nested`."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat

@@ -21,6 +21,7 @@ from common.files import replacing
 from common.metrics import Fairness, fairness, without_examples
 from common.types import ClientId
 
+CONFIG_FILE = "config.toml"
 RECORDS = "records.jsonl"
 OUTCOME = "outcome.json"
 NO_EXAMPLES = "no test examples"
@@ -115,6 +116,8 @@ class RoundRecord:
         bytes_up: bytes that came back from each client.
         seconds: by phase: configure, train, aggregate, checkpoint, evaluate.
         method: the method's own report: numbers, bools, strings, short lists.
+        diagnostics: what was looked at beside the model, in rounds that are diagnosed; see
+            `server_app.diagnose`.
         evaluation: None for a round that was not evaluated.
     """
 
@@ -133,6 +136,7 @@ class RoundRecord:
     bytes_up: dict[ClientId, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
 
     @classmethod

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import tomli_w
 
-from common.config import RunConfig
+from common.config import RunConfig, nested
 from common.errors import ConfigError, DeployError
 from deploy.bundle import app_folder
 from deploy.engines.base import Resources
 from deploy.link import Link
 from deploy.roll import clients
-from server_app.folder import is_served, nested
+from server_app.folder import is_served
 from server_app.live import read_live
 from server_app.records import Outcome, clear_outcome, read_outcome, write_outcome
 

@@ -126,7 +126,7 @@ def _draw_clients(drawn: "Sequence[tuple[Run, Style]]", data: str) -> "Figure":
         axes.text(worst / 2, 0.98, "worst\n10 %", transform=axes.get_xaxis_transform(), **SMALL_TOP)
     for run, style in drawn:
         _, fairness = run.evaluated[-1]
-        heights = sorted(_accuracies(run))
+        heights = sorted(run.accuracies.values())
         edges = [index / len(heights) for index in range(len(heights) + 1)]
         numbers = f"mean {_percent(fairness.mean)}, worst tenth {_percent(fairness.worst10)}"
         stairs = axes.stairs(heights, edges, baseline=None, label=f"{run.label}: {numbers}")
@@ -138,8 +138,3 @@ def _draw_clients(drawn: "Sequence[tuple[Run, Style]]", data: str) -> "Figure":
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _accuracies(run: Run) -> list[float]:
-    scores = run.last_evaluation[1].clients.values() if run.last_evaluation else ()
-    return [score.correct / score.examples for score in scores]

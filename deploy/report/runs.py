@@ -1,19 +1,32 @@
 """The runs that a table, a plot or a report is about, as they lie on disk."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from common.config import RunConfig, flatten
+from common.errors import ConfigError
 from common.metrics import Fairness
-from server_app.records import Evaluation, RoundRecord, read_records
+from server_app.records import CONFIG_FILE, RECORDS, Evaluation, RoundRecord, read_records
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run under the name that stands for it in tables and plots."""
+    """One run under the name that stands for it in tables and plots.
+
+    Attributes:
+        label: the name.
+        records: a record for each of its rounds.
+        config: its run config with dotted keys, defaults filled in; empty if it is not known.
+        path: its folder, where it has one.
+    """
 
     label: str
     records: tuple[RoundRecord, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    path: Path | None = None
 
     @property
     def personal(self) -> "Run | None":
@@ -22,7 +35,17 @@ class Run:
         if not any(own.values()):
             return None
         records = (replace(record, evaluation=own.get(record.round)) for record in self.records)
-        return Run(f"{self.label}, own models", tuple(records))
+        return replace(self, label=f"{self.label}, own models", records=tuple(records))
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of its draws, if the config is known."""
+        return self.config.get("seed")
+
+    @property
+    def rounds(self) -> int:
+        """The rounds it has done."""
+        return self.records[-1].round if self.records else 0
 
     @property
     def evaluated(self) -> list[tuple[int, Fairness]]:
@@ -37,6 +60,12 @@ class Run:
         return next(((n, e) for n, e in reversed(found) if e.fairness), None)
 
     @property
+    def accuracies(self) -> dict[str, float]:
+        """Each client's accuracy at the last evaluation; clients without a result are absent."""
+        scores = self.last_evaluation[1].clients if self.last_evaluation else {}
+        return {client: score.correct / score.examples for client, score in scores.items()}
+
+    @property
     def curve(self) -> list[tuple[int, float]]:
         """(round, mean accuracy) of the evaluated rounds."""
         return [(number, fairness.mean) for number, fairness in self.evaluated]
@@ -48,5 +77,51 @@ def load_runs(run_dirs: Mapping[str, Path]) -> list[Run]:
     Raises:
         RecordError: a run's records are broken.
     """
-    runs = [Run(label, tuple(read_records(path))) for label, path in run_dirs.items()]
+    runs = [read_run(path, label) for label, path in run_dirs.items()]
     return [each for run in runs for each in (run, run.personal) if each]
+
+
+def read_run(path: Path, label: str = "") -> Run:
+    """Read the run in a folder, whatever it has done so far.
+
+    Raises:
+        RecordError: its records are broken.
+    """
+    return Run(label or path.name, tuple(read_records(path)), read_config(path), path)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the run config that lies in a run's folder, flat; empty if there is none to read.
+
+    What an older version did not write has its default.
+    """
+    try:
+        written = flatten(tomllib.loads((path / CONFIG_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+    return {**RunConfig().to_flat(), "name": path.name, **written}
+
+
+def discover(places: Sequence[Path]) -> list[Run]:
+    """Read every run in these folders and below them, once each, in the order of their paths.
+
+    Raises:
+        ConfigError: there is no such folder, or no run in it.
+        RecordError: a run's records are broken.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        inside = list(_folders(place))
+        if not inside:
+            what = "there is no run in" if place.is_dir() else "there is no folder"
+            raise ConfigError(
+                f"{what} {place}; expected the folder of a run (it holds {RECORDS}), or one that "
+                "holds such folders"
+            )
+        found |= dict.fromkeys(folder.resolve() for folder in inside)
+    return [read_run(path) for path in found]
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    marks: Iterable[Path] = place.rglob(RECORDS) if place.is_dir() else ()
+    yield from sorted(mark.parent for mark in marks)

@@ -66,7 +66,7 @@ def test_pairs_win_over_the_file_and_the_command_wins_over_both(tmp_path: Path) 
 def test_the_config_that_a_run_leaves_can_be_given_to_the_next(tmp_path: Path) -> None:
     import tomli_w
 
-    from server_app.folder import nested
+    from common.config import nested
 
     config = run_config(None, ["method=fedpvr", "train.lr=0.3", "out=/tmp/x"], {})
     path = tmp_path / "config.toml"

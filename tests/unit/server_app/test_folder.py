@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.config import RunConfig, parse
+from common.config import RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError
 from common.layout import Tensor
-from deploy.inputs import flatten
-from server_app.folder import CHECKPOINTS, CONFIG_FILE, RunFolder, nested
-from server_app.records import RECORDS, RoundRecord, read_outcome, read_records
+from server_app.folder import CHECKPOINTS, RunFolder
+from server_app.records import CONFIG_FILE, RECORDS, RoundRecord, read_outcome, read_records
 from server_app.state import ServerState
 from tests.builders import assert_same, layout_of_size
 

@@ -179,7 +179,10 @@ def test_runs_are_loaded_in_the_order_given(tmp_path: Path) -> None:
         for one in run.records:
             Recorder(tmp_path / name / RECORDS).append(one)
     loaded = load_runs({"even": tmp_path / "b", "uneven": tmp_path / "a"})
-    assert loaded == [EVEN, UNEVEN]
+    assert [(run.label, run.records) for run in loaded] == [
+        ("even", EVEN.records),
+        ("uneven", UNEVEN.records),
+    ]
 
 
 def test_the_clients_own_models_count_as_a_run_more(tmp_path: Path) -> None:

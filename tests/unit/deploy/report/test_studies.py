@@ -1,0 +1,110 @@
+"""Runs that may be compared stand together; runs that differ in the seed alone are one family."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.config import parse
+from common.errors import ConfigError
+from deploy.report.runs import Run, discover
+from deploy.report.studies import Study, studies
+from server_app.folder import RunFolder
+from server_app.records import ClientScore, Evaluation, Recorder, RoundRecord
+
+
+def run(rounds: int = 1, personal: bool = False, **changes: Any) -> Run:
+    """A run with the config {"fedpcd__tau": .1} stands for {"fedpcd.tau": .1}."""
+    flat = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
+    own = Evaluation.of({"0": ClientScore(10, 9, None)}, {}) if personal else None
+    evaluation = Evaluation({"0": ClientScore(10, 5, None)}, {}, None)
+    evaluation = Evaluation.of(evaluation.clients, {})
+    evaluation = Evaluation(evaluation.clients, {}, evaluation.fairness, own)
+    records = [RoundRecord(n, 0.1, [], [], evaluation=evaluation) for n in range(1, rounds + 1)]
+    return Run("some name", tuple(records), parse(flat).to_flat())
+
+
+def only(runs: list[Run]) -> Study:
+    (study,) = studies(runs)
+    return study
+
+
+def labels(study: Study) -> list[str]:
+    return [family.label for family in study.families]
+
+
+def test_seeds_of_a_method_are_one_family_in_their_order() -> None:
+    study = only([run(method="fedavg", seed=seed) for seed in (10, 2, 1)])
+    assert labels(study) == ["fedavg"]
+    assert list(study.families[0].by_seed) == [1, 2, 10]
+
+
+def test_families_are_told_apart_by_what_differs_within_their_method() -> None:
+    runs = [
+        run(method="fedavg", train__lr=0.1),
+        run(method="fedpcd", train__lr=0.2, fedpcd__tau=0.0),
+        run(method="fedpcd", train__lr=0.2, fedpcd__tau=0.05, fedpcd__primary=False),
+    ]
+    assert labels(only(runs)) == [
+        "fedavg",
+        "fedpcd tau=0 primary=true",
+        "fedpcd tau=0.05 primary=false",
+    ]
+
+
+def test_settings_of_other_methods_and_places_tell_nothing() -> None:
+    runs = [
+        run(method="fedavg", fedpcd__tau=0.5, name="a", out="x", server__patience=1.0),
+        run(method="fedavg", seed=2, data__root="/d", eval_every=1, conformal__bins=50),
+    ]
+    assert labels(only(runs)) == ["fedavg"]
+
+
+def test_tasks_are_studies_of_their_own_named_by_what_differs() -> None:
+    runs = [run(data__alpha=alpha, participation=0.5) for alpha in (0.1, 0.01, 0.1)]
+    assert [study.title for study in studies(runs)] == ["data.alpha=0.1", "data.alpha=0.01"]
+    assert studies(runs[:1])[0].title == (
+        "digits, 20 clients, dirichlet-client alpha 0.1, mlp, 10 clients a round"
+    )
+
+
+def test_the_same_run_twice_counts_once_with_the_longer_records() -> None:
+    (family,) = only([run(rounds=3), run(rounds=2)]).families
+    assert [each.rounds for each in family.runs] == [3]
+
+
+def test_own_models_are_a_family_of_their_own_and_no_part_of_a_sweep() -> None:
+    study = only([run(method="ditto", ditto__lam=lam, personal=True) for lam in (0.2, 0.1)])
+    assert labels(study)[:2] == ["ditto lam=0.2", "ditto lam=0.2, own models"]
+    assert [f.label[-3:] for f in study.along("ditto.lam").values()] == ["0.1", "0.2"]
+
+
+def test_a_sweep_is_the_largest_group_that_differs_in_one_setting() -> None:
+    runs = [run(fedpcd__history=h, fedpcd__tau=tau) for h, tau in ((3, 0.1), (10, 0.1), (0, 0.1))]
+    runs += [run(fedpcd__history=h, fedpcd__tau=0.5) for h in (0, 1)]
+    study = only([*runs, run(method="fedavg")])
+    assert list(study.along("fedpcd.history")) == [0, 3, 10]
+    assert list(study.along("fedpcd.tau")) == [0.1, 0.5]
+    assert study.along("fedpcd.primary") == {}
+
+
+def test_runs_without_a_config_are_told_apart_by_their_names() -> None:
+    records = run().records
+    assert labels(only([Run("a", records), Run("b", records)])) == ["a", "b"]
+
+
+def test_runs_are_found_at_any_depth_and_once(tmp_path: Path) -> None:
+    for place, name in (("x", "b"), ("x", "a"), (".", "y")):
+        config = parse({"out": str(tmp_path / place), "name": name, "seed": 7})
+        folder = RunFolder.open(config)
+        Recorder(folder.path / "records.jsonl").append(RoundRecord(1, 0.1, [], []))
+    found = discover([tmp_path, tmp_path / "x" / "a"])
+    assert [each.label for each in found] == ["a", "b", "y"]
+    assert {each.seed for each in found} == {7}
+
+
+@pytest.mark.parametrize("name", ["nothing here", "empty"])
+def test_a_place_without_runs_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"expected the folder of a run"):
+        discover([tmp_path / name])
