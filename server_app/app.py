@@ -13,6 +13,7 @@ from common.errors import AggregationError, ConfigError
 from common.layout import Layout
 from common.models import FlatModel, build
 from common.wire import Card, FlatCodec
+from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
 from server_app.live import Live
 from server_app.records import RecordError
@@ -146,4 +147,5 @@ def strategy_of(
         roster=registry,
         expected=config.expected_clients,
         observer=folder,
+        diagnose=Diagnosis(config, codec.layout) if config.diagnostics.every else None,
     )

@@ -1,9 +1,11 @@
 """How rounds are run around a method, and who watches them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.settings import Settings, setting
+from common.types import Cohort, Step
 from common.wire import ARRAYS, CONFIG, EXAMPLES
 from server_app.live import Live
 from server_app.records import RoundRecord
@@ -34,6 +36,24 @@ class Options(Settings):
     retries: int = setting(2, "times a round asks a client again that was lost", low=0)
     patience: float = setting(60.0, "seconds that a client has to come back to its round", low=0)
     start_timeout: float = setting(120.0, "seconds to wait for clients before a round", low=0)
+
+
+class Diagnose(Protocol):
+    """Who looks at what a round's step was made of; whatever it says goes into the record."""
+
+    def __call__(
+        self, before: ServerState[Any], cohort: Cohort, step: Step[Any]
+    ) -> Mapping[str, Any]:
+        """Return plain values by name, none for a round that is not looked at.
+
+        Args:
+            before: the state whose weights the clients received.
+            cohort: their accepted replies.
+            step: what the method made of them.
+
+        Raises:
+            FedError: why nothing can be said; the round counts all the same.
+        """
 
 
 class Observer(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -20,7 +20,7 @@ from common.config import cohort_size
 from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
 from common.methods import Method
-from common.types import ClientId, Cohort, Vector, by_client
+from common.types import ClientId, Cohort, Step, Vector, by_client
 from common.wire import (
     LR,
     ROUND,
@@ -34,11 +34,12 @@ from server_app.clock import Clock
 from server_app.cohort import choose
 from server_app.exchange import LATE, Answers, Post, Terms
 from server_app.live import Live
-from server_app.options import Observer, Options
+from server_app.options import Diagnose, Observer, Options
 from server_app.records import ClientScore, Evaluation, RoundRecord
 from server_app.replies import (
     NO_COUNT,
     MetricsFn,
+    config_of,
     examples_of,
     judge,
     mean_metrics,
@@ -50,6 +51,7 @@ from server_app.roster import Roster, by_name, wait_for_clients
 from server_app.state import ServerState, evaluated_weights, next_state
 
 logger = logging.getLogger("flwr")
+T = TypeVar("T")
 NOBODY_ASKED = "no client was asked to train"
 
 
@@ -86,6 +88,7 @@ class MethodStrategy(Strategy):
         roster: which node is which client, asked for at every round and while it goes on.
         expected: names of clients that should be there, for the message when they are not.
         observer: sees each round.
+        diagnose: looks at the updates of each round that changed the model; changes nothing.
         train_metrics_aggr_fn: as in Flower's FedAvg.
         evaluate_metrics_aggr_fn: as in Flower's FedAvg.
     """
@@ -101,6 +104,7 @@ class MethodStrategy(Strategy):
         roster: Callable[[Grid], Roster] = by_name,
         expected: tuple[ClientId, ...] = (),
         observer: Observer | None = None,
+        diagnose: Diagnose | None = None,
         train_metrics_aggr_fn: MetricsFn | None = None,
         evaluate_metrics_aggr_fn: MetricsFn | None = None,
     ) -> None:
@@ -116,6 +120,7 @@ class MethodStrategy(Strategy):
         self.expected = expected
         self._roster = Roster({})
         self.observer = observer
+        self.diagnose = diagnose
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.state: ServerState[Any] | None = None
@@ -200,6 +205,7 @@ class MethodStrategy(Strategy):
                 )
 
         report: Mapping[str, Any] = {}
+        diagnostics: Mapping[str, Any] = {}
         void = None
         if len(updates) < self.options.min_replies:
             void = f"{len(updates)} of {len(asked.cohort)} replies usable, "
@@ -213,6 +219,8 @@ class MethodStrategy(Strategy):
                 report = step.report
             except FedError as error:
                 void = f"no step could be formed: {error}"
+            else:
+                diagnostics = self._diagnosed(state, cohort, step)
         self.record = RoundRecord(
             round=server_round,
             lr=asked.lr,
@@ -228,6 +236,7 @@ class MethodStrategy(Strategy):
             bytes_down=dict(asked.bytes_down),
             bytes_up=judged.bytes_up,
             method=dict(report),
+            diagnostics=dict(diagnostics),
         )
         if void:
             self._refuse_too_many_void(server_round, void, dropped)
@@ -241,6 +250,17 @@ class MethodStrategy(Strategy):
             self.train_metrics_aggr_fn,
         )
         return self._packed, metrics
+
+    def _diagnosed(
+        self, before: ServerState[Any], cohort: Cohort, step: Step[Any]
+    ) -> Mapping[str, Any]:
+        if self.diagnose is None:
+            return {}
+        try:
+            return self.diagnose(before, cohort, step)
+        except FedError as error:
+            logger.warning("round %d has no diagnostics: %s", cohort.round, error)
+            return {}
 
     def _refuse_too_many_void(
         self, server_round: int, void: str, dropped: Mapping[ClientId, str]
@@ -260,6 +280,11 @@ class MethodStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask clients to evaluate the model."""
+        return self._to_evaluate(server_round, arrays, config, grid, MessageType.EVALUATE)
+
+    def _to_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, kind: str
+    ) -> list[Message]:
         if self.options.fraction_evaluate == 0:
             self._asked = _Asked()
             return []
@@ -277,7 +302,7 @@ class MethodStrategy(Strategy):
                     arrays, config, Order(server_round, lr, digest, {}, client, self._timeout)
                 ),
                 node,
-                MessageType.EVALUATE,
+                kind,
             )
             for node, client in self._asked.clients.items()
         ]
@@ -382,6 +407,39 @@ class MethodStrategy(Strategy):
                 self.observer.keep(self._current)
             clock.lap("checkpoint")  # counts in the next round's record
         return result
+
+    def ask(
+        self, grid: Grid, action: str, asks: Mapping[str, Any], read: Callable[[ConfigRecord], T]
+    ) -> tuple[dict[ClientId, T], dict[ClientId, str]]:
+        """Send the evaluated model to the clients with another question than how good it is.
+
+        Args:
+            grid: Flower's grid.
+            action: which of the ClientApp's evaluate functions answers.
+            asks: what goes into the order beside the model.
+            read: reads the ConfigRecord of a reply; raises FedError if it cannot be used.
+
+        Returns:
+            What was read by client, and why each other client has no answer.
+
+        Raises:
+            AggregationError: too few clients are there.
+        """
+        arrays, number = self._packed, self._current.round
+        assert arrays is not None, "start comes first"
+        kind = f"{MessageType.EVALUATE}.{action}"
+        orders = self._to_evaluate(number, arrays, ConfigRecord(dict(asks)), grid, kind)
+        replies = self._exchange(grid, orders, "calibrating", number, self._rounds)
+        missing = dict.fromkeys(self._asked.cohort, LATE) | self._asked.missing
+        answers: dict[ClientId, T] = {}
+        by_name = {self._asked.clients[reply.metadata.src_node_id]: reply for reply in replies}
+        for client in sorted(by_name, key=by_client):
+            try:
+                answers[client] = read(config_of(by_name[client]))
+                del missing[client]
+            except FedError as error:
+                missing[client] = str(error)
+        return answers, missing
 
     def _exchange(
         self,

@@ -1,6 +1,13 @@
 """The small-space mathematics: Gram matrices and projections, without Flower or torch."""
 
-from common.geometry.gram import combine, combined_length, inner_products, length, lengths_of
+from common.geometry.gram import (
+    COLUMNS,
+    combine,
+    combined_length,
+    inner_products,
+    length,
+    lengths_of,
+)
 from common.geometry.halfspaces import (
     TRUSTED,
     Multipliers,
@@ -14,6 +21,7 @@ from common.geometry.minnorm import VANISHED, Weights, min_norm_weights
 from common.geometry.simplex import project_onto_simplex
 
 __all__ = [
+    "COLUMNS",
     "TRUSTED",
     "VANISHED",
     "Multipliers",

@@ -28,7 +28,7 @@ from server_app.records import (
 SCORES = {"0": ClientScore(10, 7, 4.5), "1": ClientScore(5, 0, 9.0)}
 KEYS = {
     "round", "lr", "cohort", "replied", "dropped", "void", "train_loss", "bytes_down", "bytes_up",
-    "again", "late", "arrived", "worked", "seconds", "method", "evaluation",
+    "again", "late", "arrived", "worked", "seconds", "method", "diagnostics", "evaluation",
 }  # fmt: skip
 
 
