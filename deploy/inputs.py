@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,16 @@ def run_config(file: Path | None, pairs: Sequence[str], own: Mapping[str, Any]) 
         ConfigError: everything that is wrong, at once.
     """
     given = {**(read_file(file) if file else {}), **dict(map(read_pair, pairs)), **own}
-    config = parse(given)
-    flat = config.to_flat()
-    flat["out"] = _absolute(flat["out"])
-    flat["data.root"] = flat["data.root"] and _absolute(flat["data.root"])
-    if flat["data.name"].startswith(FOLDER):
-        flat["data.name"] = FOLDER + _absolute(flat["data.name"].removeprefix(FOLDER))
-    return parse(flat)
+    return placed(parse(given))
+
+
+def placed(config: RunConfig) -> RunConfig:
+    """Return the config with whole paths, good wherever a process is started."""
+    data = config.data
+    root, name = data.root and _absolute(data.root), data.name
+    if name.startswith(FOLDER):
+        name = FOLDER + _absolute(name.removeprefix(FOLDER))
+    return replace(config, out=_absolute(config.out), data=replace(data, root=root, name=name))
 
 
 def _absolute(path: str) -> str:

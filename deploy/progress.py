@@ -140,10 +140,14 @@ class Pace:
         """Say how long `rounds` more will take."""
         if self.rounds <= 0:
             return "time left unknown"
-        minutes, seconds = divmod(round(rounds * self.seconds / self.rounds), 60)
-        hours, minutes = divmod(minutes, 60)
-        clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-        return f"{clock} left"
+        return f"{clock(rounds * self.seconds / self.rounds)} left"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as 1:02:03, or 2:03 below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def picture(standing: Standing, pace: Pace, label: str, total_rounds: int) -> RenderableType:
