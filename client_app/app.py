@@ -6,19 +6,22 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from client_app.conformal import calibrate, cover
 from client_app.evaluator import evaluate
 from client_app.keepsake import Keepsake
 from client_app.local import Local, local_of
 from client_app.personal import evaluate_personal, train_personal
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
+from common.conformal_replies import CALIBRATE, COVER, read_ask
 from common.errors import ClientError, DataError, FedError, WireError
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
 from common.wire import (
+    CONFIG,
     CORRECT,
     EXAMPLES,
     LOSS_SUM,
@@ -142,6 +145,23 @@ def evaluate_here(message: Message, local: Local) -> RecordDict:
             PERSONAL_ROUND: since,
         }
     return RecordDict({METRICS: plain_metrics(metrics)})
+
+
+@app.evaluate(CALIBRATE)
+@answering
+def calibrate_here(message: Message, local: Local) -> RecordDict:
+    """Count the scores of this client's calibration samples."""
+    open_order(message, local)
+    return RecordDict({CONFIG: ConfigRecord(calibrate(local).table())})
+
+
+@app.evaluate(COVER)
+@answering
+def cover_here(message: Message, local: Local) -> RecordDict:
+    """Count how large the sets of this client's test samples are, and which hold the truth."""
+    open_order(message, local)
+    thresholds = read_ask(message.content.config_records[CONFIG])
+    return RecordDict({CONFIG: ConfigRecord(cover(local, thresholds).table())})
 
 
 @app.query()

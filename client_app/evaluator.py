@@ -1,10 +1,12 @@
 """Evaluation of a model on one client's samples."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from common.data.batches import normalise
@@ -26,13 +28,27 @@ class Evaluated:
 @torch.inference_mode()
 def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Evaluated:
     """Count the right answers on the given samples, which may be none."""
-    flat.model.eval()
     correct, loss_sum = 0, 0.0
+    for logits, labels in _batches(flat, data, indices):
+        correct += int((logits.argmax(1) == labels).sum())
+        loss_sum += float(cross_entropy(logits, labels, reduction="sum"))
+    return Evaluated(len(indices), correct, loss_sum)
+
+
+@torch.inference_mode()
+def logits_of(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the model's outputs for the given samples, which may be none [n, C]."""
+    parts = [logits.double().cpu().numpy() for logits, _ in _batches(flat, data, indices)]
+    return np.concatenate([np.zeros((0, len(data.classes))), *parts])
+
+
+def _batches(
+    flat: FlatModel, data: Dataset, indices: NDArray[np.int64]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits [b, C] and labels [b]: no dropout, BatchNorm with its running statistics."""
+    flat.model.eval()
     for start in range(0, len(indices), BATCH):
         chosen = indices[start : start + BATCH]
         pixels = torch.from_numpy(np.ascontiguousarray(data.images[chosen])).to(flat.device)
         labels = torch.from_numpy(data.labels[chosen]).to(flat.device)
-        logits = flat.model(normalise(pixels, data.mean, data.std))
-        correct += int((logits.argmax(1) == labels).sum())
-        loss_sum += float(cross_entropy(logits, labels, reduction="sum"))
-    return Evaluated(len(indices), correct, loss_sum)
+        yield flat.model(normalise(pixels, data.mean, data.std)), labels

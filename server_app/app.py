@@ -4,6 +4,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -13,6 +14,7 @@ from common.errors import AggregationError, ConfigError
 from common.layout import Layout
 from common.models import FlatModel, build
 from common.wire import Card, FlatCodec
+from server_app.conformal import Ask, conformal_of, write_conformal
 from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
 from server_app.live import Live
@@ -68,6 +70,9 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         assert strategy.state is not None
         if strategy.state.round == 0:
             raise AggregationError("no round changed the model; see the records for the reasons")
+        if config.data.calibration_fraction:
+            questions = partial(strategy.ask, grid)
+            calibrate(questions, config, card.classes, strategy.state.round, folder)
         kept = replace(strategy.state, weights=strategy.evaluated_weights)
         folder.finish(kept, model.layout, time.monotonic() - begin)
     except BaseException as error:
@@ -76,6 +81,17 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
             folder.end_early(error, done, time.monotonic() - begin)
         raise
     return strategy.state
+
+
+def calibrate(
+    questions: Ask, config: RunConfig, classes: int, number: int, folder: RunFolder
+) -> None:
+    """Leave prediction sets of the final model in the folder; their failure is no run's failure."""
+    sets = conformal_of(questions, config, classes, number)
+    try:
+        write_conformal(folder.path, sets)
+    except RecordError as error:
+        logger.warning("there are no prediction sets: %s", error)
 
 
 def refuse_what_no_superlink_carries(layout: Layout) -> None:

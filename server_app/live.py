@@ -27,7 +27,7 @@ class Live:
     """One look at a run; times are seconds since 1970.
 
     Attributes:
-        phase: "waiting for clients", "training" or "evaluating".
+        phase: "waiting for clients", "training", "evaluating" or "calibrating".
         round: the round under way, 0 before the first.
         rounds: the last round that is wanted, as far as it is known.
         since: when this phase began.

@@ -6,9 +6,9 @@ from math import inf, isfinite
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from common.errors import AggregationError, FedError
+from common.errors import AggregationError, FedError, WireError
 from common.methods import Method
 from common.types import LOSS, ClientId, ClientUpdate, Vector
 from common.wire import (
@@ -149,6 +149,20 @@ def examples_of(reply: Message, weight_key: str) -> int:
             f'expected "{weight_key}", a whole number from 0 to {MOST_EXAMPLES}, got {examples!r}'
         )
     return int(examples)
+
+
+def config_of(reply: Message) -> ConfigRecord:
+    """Return the ConfigRecord that a client answers with.
+
+    Raises:
+        AggregationError, WireError: the reply is an error, or has none.
+    """
+    if reply.has_error():
+        raise AggregationError(reason_of(reply.error))
+    config = next(iter(reply.content.config_records.values()), None)
+    if config is None:
+        raise WireError("no ConfigRecord in the reply")
+    return config
 
 
 def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:

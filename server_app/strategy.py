@@ -432,10 +432,10 @@ class MethodStrategy(Strategy):
         replies = self._exchange(grid, orders, "calibrating", number, self._rounds)
         missing = dict.fromkeys(self._asked.cohort, LATE) | self._asked.missing
         answers: dict[ClientId, T] = {}
-        by_name = {self._asked.clients[reply.metadata.src_node_id]: reply for reply in replies}
-        for client in sorted(by_name, key=by_client):
+        heard = {self._asked.clients[reply.metadata.src_node_id]: reply for reply in replies}
+        for client in sorted(heard, key=by_client):
             try:
-                answers[client] = read(config_of(by_name[client]))
+                answers[client] = read(config_of(heard[client]))
                 del missing[client]
             except FedError as error:
                 missing[client] = str(error)

@@ -44,10 +44,10 @@ CIFAR = "common/data/cifar.py"  # its pickles come from outside; it has an unpic
 TORCH_IN_COMMON = ("common/models/", "common/data/batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
     {"errors", "files", "types", "rng", "text", "threads"},
-    {"layout", "store", "metrics", "comparison", "settings", "geometry"},
-    {"methods", "models", "data", "diagnostics"},
+    {"layout", "store", "metrics", "comparison", "settings", "geometry", "conformal"},
+    {"methods", "models", "data", "diagnostics", "conformal_replies"},
     {"config"},
-    {"wire"},
+    {"wire", "dealing"},
 ]
 
 

@@ -1,0 +1,52 @@
+"""What a client counts for prediction sets, from the model that is in this thread."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_app.evaluator import logits_of
+from client_app.local import Local
+from common.conformal import SCORES, Outputs, Tally, edges_of, histogram, sets_of, softmax
+from common.conformal_replies import CalibrationReply, CoverageReply
+from common.rng import stream
+
+
+def calibrate(local: Local) -> CalibrationReply:
+    """Count the scores of the true labels of this client's calibration samples, which may be none.
+
+    Raises:
+        DataError: the model's outputs are not finite.
+    """
+    indices, options = local.split.calibration, local.config.conformal
+    out, labels = _outputs(local, "calibration", indices), local.data.labels[indices]
+    here, classes = np.arange(len(indices)), len(local.data.classes)
+    counts = {}
+    for name, score in SCORES.items():
+        edges = edges_of(name, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
+        counts[name] = histogram(score(out)[here, labels], edges)
+    return CalibrationReply(len(indices), counts)
+
+
+def cover(local: Local, thresholds: Mapping[str, list[float]]) -> CoverageReply:
+    """Count the sets of this client's test samples, for each score and threshold.
+
+    Raises:
+        DataError: the model's outputs are not finite.
+    """
+    indices = local.split.test
+    out, labels = _outputs(local, "test", indices), local.data.labels[indices]
+    tallies = {}
+    for name, score in SCORES.items():
+        scores = score(out)
+        tallies[name] = [Tally.of(sets_of(scores, q, out.top), labels) for q in thresholds[name]]
+    return CoverageReply(len(indices), int((out.top == labels).sum()), tallies)
+
+
+def _outputs(local: Local, part: str, indices: NDArray[np.int64]) -> Outputs:
+    options = local.config.conformal
+    s = softmax(logits_of(local.flat, local.data, indices), options.temperature)
+    u = np.ones(len(indices))
+    if options.randomised:
+        u = stream(local.config.seed, "conformal", part, local.client).random(len(indices))
+    return Outputs(s, u, options.k_reg, options.lam)
