@@ -15,15 +15,12 @@ from common.data import (
     FOLDER,
     OWN,
     Dataset,
-    FolderOptions,
-    PartitionOptions,
     Split,
-    federate,
-    load,
     load_folder,
     own_options,
     split_own,
 )
+from common.dealing import dataset_of, splits_of
 from common.errors import ClientError
 from common.models import FlatModel, build
 
@@ -135,7 +132,7 @@ def _dealt(config: RunConfig, place: str, node_config: Mapping[str, Any]) -> tup
     if place:  # data.root and folder:PATH are places on the machine that started the run
         is_folder = here.name.startswith(FOLDER)
         here = replace(here, root=place, name=f"{FOLDER}{place}" if is_folder else here.name)
-    return dataset_of(here), _splits(here, config.clients, config.seed)[number]
+    return dataset_of(here), splits_of(here, config.clients, config.seed)[number]
 
 
 @lru_cache(maxsize=4)
@@ -148,34 +145,3 @@ def own_dataset(config: DataConfig, place: str) -> Dataset:
     """Load a client's own pictures as the federation wants them, once per process."""
     options = own_options(config.class_names, config.image_size, config.channels, config.max_bad)
     return load_folder(Path(place).expanduser(), options)
-
-
-@lru_cache(maxsize=2)
-def dataset_of(config: DataConfig) -> Dataset:
-    """Load a run's data set, once per process."""
-    root = Path(config.root).expanduser() if config.root else None
-    return load(
-        config.name,
-        root,
-        download=config.download,
-        folder=FolderOptions(size=config.image_size or None, max_bad=config.max_bad),
-    )
-
-
-@lru_cache(maxsize=2)
-def _splits(config: DataConfig, clients: int, seed: int) -> list[Split]:
-    return federate(
-        dataset_of(config),
-        partition=config.partition,
-        clients=clients,
-        seed=seed,
-        options=PartitionOptions(
-            alpha=config.alpha,
-            shards_per_client=config.shards_per_client,
-            min_size=config.min_size or None,
-            equal_slices=config.equal_slices,
-        ),
-        test_fraction=config.test_fraction,
-        calibration_fraction=config.calibration_fraction,
-        min_test=config.min_test,
-    )

@@ -32,7 +32,7 @@ def splits(config: DataConfig, clients: int, seed: int) -> list[Split]:
 def ran(
     request: pytest.FixtureRequest, carried_out: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> Ran:
-    monkeypatch.setattr(client_app.local, "_splits", splits)
+    monkeypatch.setattr(client_app.local, "splits_of", splits)
     settings = {"method": request.param, "participation": 1.0, "rounds": 2, "eval-every": 1}
     return carried_out("tiny", settings)
 

@@ -30,10 +30,10 @@ DEALT = {"clients": 3, "data.partition": "iid", "train.device": "cpu"}
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     """As in a deployment, where every message is answered by a process of its own."""
-    for kept in (local.own_dataset, local.dataset_of, local._splits):
+    for kept in (local.own_dataset, local.dataset_of, local.splits_of):
         kept.cache_clear()
     yield
-    for kept in (local.own_dataset, local.dataset_of, local._splits):
+    for kept in (local.own_dataset, local.dataset_of, local.splits_of):
         kept.cache_clear()
 
 
