@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.config import RunConfig, parse
+from common.data.sources import OWN
 from common.errors import AggregationError, ConfigError
 from common.layout import Layout
 from common.models import FlatModel, build
@@ -18,6 +19,7 @@ from server_app.conformal import Ask, conformal_of, write_conformal
 from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
 from server_app.live import Live
+from server_app.partition import note_partition
 from server_app.records import RecordError
 from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
 from server_app.state import ServerState
@@ -61,6 +63,8 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         codec = FlatCodec(model.layout)
         if registry.are_enrolled:
             refuse_what_no_superlink_carries(model.layout)
+        elif config.data.name != OWN:  # this machine deals the data
+            note_partition(folder.path, config)
         strategy = strategy_of(config, codec, registry, folder)
         strategy.state, warnings = folder.restore(model.layout)
         for warning in warnings:

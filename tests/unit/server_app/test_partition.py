@@ -1,0 +1,43 @@
+"""A run notes who holds which classes, where it knows."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.config import parse
+from common.dealing import dataset_of, splits_of
+from server_app.partition import PARTITION, note_partition, partition_of, read_partition
+
+CONFIG = parse({"clients": 7, "data.alpha": 0.3, "data.calibration-fraction": 0.2, "seed": 5})
+
+
+def test_the_counts_are_those_of_the_samples_that_clients_train_on(tmp_path: Path) -> None:
+    note_partition(tmp_path, CONFIG)
+    found = read_partition(tmp_path)
+    assert found == partition_of(CONFIG)
+    assert found is not None
+    assert list(found.clients) == [str(k) for k in range(7)]
+    data, splits = dataset_of(CONFIG.data), splits_of(CONFIG.data, 7, 5)
+    for split, counts in zip(splits, found.clients.values(), strict=True):
+        assert sum(counts) == len(split.train)
+        assert {k for k, count in enumerate(counts) if count} == set(data.labels[split.train])
+    assert np.sum(list(found.clients.values())) < len(data)  # tests and calibration are apart
+
+
+def test_without_the_data_it_is_said_and_nothing_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    note_partition(tmp_path, parse({"data.name": "folder:/nowhere/at/all"}))
+    assert "not noted" in caplog.text
+    assert read_partition(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"classes": ["a"], "clients": {"0": [1, 2]}}', "\xff"]
+)
+def test_a_file_that_says_something_else_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / PARTITION).write_text(text)
+    assert read_partition(tmp_path) is None
