@@ -26,6 +26,7 @@ from deploy import operate
 from deploy.environment import QUIET
 from deploy.inputs import described, read_pair, run_config
 from deploy.link import Link
+from deploy.sweep import command as sweeps
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -205,6 +206,7 @@ def settings(
     console.print(table, markup=False)
 
 
+cli.command()(sweeps.sweep)
 operate.add_to(cli)
 
 

@@ -1,19 +1,16 @@
 """Start a run, show it, end it in order, and say how it went."""
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from common.config import RunConfig
 from common.errors import ConfigError
-from common.files import exclusive
 from deploy.engines import Engine, Job, Resources
 from deploy.environment import usable_cores
+from deploy.order import only_one, undisturbed
 from deploy.progress import follow
 from server_app.folder import LOG, RunFolder
 from server_app.live import clear_live
@@ -27,7 +24,6 @@ from server_app.records import (
 )
 
 POLL_SECONDS = 0.2
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SECONDS = 30.0  # with an engine whose run is over
 
 
@@ -107,33 +103,6 @@ def _watch(
         with suppress(RecordError):  # the same trouble may have ended the run
             write_outcome(folder, outcome)
     return outcome
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let no second Ctrl-C or SIGTERM interrupt what must be brought to an end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def only_one(folder: Path) -> AbstractContextManager[object]:
-    """Keep other commands out of a run's folder; the lock dies with its holder.
-
-    Raises:
-        ConfigError: somebody else holds it.
-    """
-    taken = ConfigError(
-        f"another process is running the run in {folder}; wait for it, or give this one another "
-        "--name"
-    )
-    return exclusive(folder / "lock", taken)
 
 
 def _let_down(job: Job) -> None:

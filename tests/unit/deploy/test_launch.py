@@ -15,7 +15,8 @@ from common.config import RunConfig, parse
 from common.errors import ConfigError
 from deploy import launch
 from deploy.engines import Resources
-from deploy.launch import carry_out, only_one, resources, undisturbed
+from deploy.launch import carry_out, resources
+from deploy.order import only_one, undisturbed
 from server_app.folder import RunFolder
 from server_app.records import (
     RECORDS,

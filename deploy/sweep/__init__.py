@@ -1,0 +1,1 @@
+"""Sweeps: many runs from one plan, each a process of its own."""

@@ -1,0 +1,195 @@
+"""The command `fedkeel sweep`: from plans to runs, and what they came to."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tomli_w
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from common.errors import ConfigError, did_you_mean
+from common.files import exclusive, replacing
+from deploy.inputs import described
+from deploy.sweep.jobs import Result, carry_out, lanes, refuse_a_gpu_that_is_not_there
+from deploy.sweep.plan import RUNS, Plan, read_plan
+from deploy.sweep.progress import watching
+from deploy.sweep.runs import PlannedRun, runs_of
+from deploy.sweep.standing import Standing, standings
+
+FAILED = 1
+PLAN, LOCK = "plan.toml", "sweep.lock"
+PRESETS = Path(__file__).with_name("presets")
+ALL = "all"
+ENGINES = ("inline", "simulation")
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A plan, the runs that it comes to, and the folder that they are in."""
+
+    plan: Plan
+    folder: Path
+    runs: list[PlannedRun]
+
+
+def sweep(
+    plans: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PLAN...", help="A TOML file or the name of a preset; or: all."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The small version that the plan has of itself.")
+    ] = False,
+    pairs: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="A run-config key, for all runs."),
+    ] = [],  # noqa: B006 - typer's way
+    out: Annotated[Path, typer.Option("--out", help="Folder that holds the runs.")] = Path("runs"),
+    name: Annotated[str, typer.Option("--name", help="Folder below it; empty: the plan's.")] = "",
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, help="Runs at once; 0: one a core, or one a GPU.")
+    ] = 0,
+    engine: Annotated[
+        str, typer.Option("--engine", help="inline, or simulation (Flower's, on Ray).")
+    ] = "inline",
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the presets, and do nothing.")
+    ] = False,
+) -> None:
+    """Run many runs from a plan; given again, it does what is missing."""
+    if list_ or not plans:
+        console.print(presets(), markup=False)
+        return
+    paths = [path for plan in plans for path in find(plan)]
+    if name and len(paths) > 1:
+        raise typer.BadParameter("--name is for one plan; these have their own")
+    read = [read_plan(path, quick=quick, pairs=pairs) for path in dict.fromkeys(paths)]
+    carry_out_plans(read, out, name, jobs, engine)
+
+
+def carry_out_plans(plans: Sequence[Plan], out: Path, name: str, jobs: int, engine: str) -> None:
+    """Do what is missing of these plans, and show what they came to.
+
+    Args:
+        plans: each gets a folder of its own.
+        out: where these folders are.
+        name: of the folder, for a single plan; "" for the plan's own name.
+        jobs: runs at once, 0 for as many as fit.
+        engine: of each run.
+
+    Raises:
+        ConfigError: a plan's runs cannot be made, or not there; nothing has begun then.
+        typer.Exit: a run failed.
+    """
+    if engine not in ENGINES:
+        raise typer.BadParameter(f'a sweep has no engine "{engine}": {" or ".join(ENGINES)}')
+    home = out.expanduser().absolute()
+    sweeps = [Sweep(plan, home / (name or plan.name), runs_of(plan)) for plan in plans]
+    refuse_a_gpu_that_is_not_there([run.config for one in sweeps for run in one.runs])
+    with ExitStack() as locks:
+        for one in sweeps:
+            locks.enter_context(_only_sweep(one.folder))
+        found = [standings(one.folder, one.runs) for one in sweeps]
+        for one, standing in zip(sweeps, found, strict=True):
+            _keep(one, standing)
+        results = _do(
+            [s for standing in found for s in standing if s.to != "nothing"], jobs, engine
+        )
+        for one, standing in zip(sweeps, found, strict=True):
+            show(one, standing)
+    failed = [result for result in results if result.status == "failed"]
+    for result in failed:
+        _say(f"{result.standing.folder} failed: {result.message}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _do(todo: Sequence[Standing], jobs: int, engine: str) -> list[Result]:
+    if not todo:
+        return []
+    room = lanes([standing.run.config for standing in todo], jobs)
+    _say(f"{len(todo)} runs, {len(room)} at once")
+    with watching(console, len(todo), len(room)) as watcher:
+        return carry_out(todo, room, engine, watcher)
+
+
+def show(one: Sweep, found: Sequence[Standing]) -> None:
+    """Print the tables of a sweep's runs."""
+    from deploy.report.runs import load_runs
+    from deploy.report.table import summary_table
+    from server_app.records import RECORDS
+
+    done = {s.run.name: s.folder for s in found if (s.folder / RECORDS).exists()}
+    if done:
+        console.print(summary_table(load_runs(done), described(one.runs[0].config)))
+    _say(str(one.folder))
+
+
+def find(plan: str) -> list[Path]:
+    """Return the file of a plan: a preset's, or the path as it is; all presets' for "all".
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    known = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
+    if plan == ALL:
+        return list(known.values())
+    if plan in known:
+        return [known[plan]]
+    path = Path(plan)
+    if path.exists():
+        return [path]
+    raise ConfigError(
+        f'there is neither a file nor a preset called "{plan}"{did_you_mean(plan, known)}; the '
+        f"presets are: {', '.join(known)}, {ALL}"
+    )
+
+
+def presets() -> Table:
+    """List the presets: what each is about, and its number of runs."""
+    table = Table(box=SIMPLE_HEAD)
+    for title in ("preset", "about"):
+        table.add_column(title, overflow="fold")
+    for title in ("runs", "--quick"):
+        table.add_column(title, justify="right")
+    for path in find(ALL):
+        plan, small = read_plan(path), read_plan(path, quick=True)
+        table.add_row(path.stem, plan.about, str(len(runs_of(plan))), str(len(runs_of(small))))
+    return table
+
+
+def _only_sweep(folder: Path) -> AbstractContextManager[object]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"the sweep cannot be written to {folder}: {error}") from error
+    taken = ConfigError(
+        f"another sweep is at work in {folder}; wait for it, or give this one another --name"
+    )
+    return exclusive(folder / LOCK, taken)
+
+
+def _keep(one: Sweep, found: Sequence[Standing]) -> None:
+    """Write the plan, and the label of each run, so that the folder says what it is."""
+    labels = {standing.run.name: standing.run.label for standing in found}
+    text = tomli_w.dumps({**one.plan.to_tables(), RUNS: labels})
+    with replacing(one.folder / PLAN) as file:
+        file.write(text.encode())
+    to = [standing.to for standing in found]
+    counts = {
+        "complete already": to.count("nothing"),
+        "to go on with": to.count("resume"),
+        "to do": to.count("start") + to.count("start over"),
+    }
+    said = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    _say(f"{one.plan.name}: {len(found)} runs, {said}")
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

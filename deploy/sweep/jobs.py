@@ -1,0 +1,217 @@
+"""Runs as processes: as many at once as the machine has room for, and none outlives us."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import tomli_w
+
+from common.config import RunConfig, nested
+from common.data.sources import data_root
+from common.errors import ConfigError, DeployError
+from common.text import one_line
+from deploy.environment import QUIET, usable_cores
+from deploy.group import Group
+from deploy.order import undisturbed
+from deploy.sweep.standing import Standing, clear
+from server_app.records import RecordError, clear_outcome, read_outcome
+
+WANTED = "wanted.toml"  # the config that the sweep gave to the run
+POLL_SECONDS = 0.1
+OUTPUT = "output.log"  # what its process printed
+PATIENCE_SECONDS = 10.0  # that a run gets to end in order
+GPUS = "CUDA_VISIBLE_DEVICES"
+LAST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Room for one run at a time.
+
+    Attributes:
+        workers: clients that train at once in it.
+        env: what its processes find in their environment beside ours.
+    """
+
+    workers: int
+    env: Mapping[str, str]
+
+
+def lanes(configs: Sequence[RunConfig], jobs: int) -> list[Lane]:
+    """Return room for runs: one a core, or one a GPU where there are some that may be used.
+
+    Args:
+        configs: of the runs; where all train on the CPU, torch is not even loaded.
+        jobs: runs at once, 0 for as many as fit.
+    """
+    gpus = [] if all(config.train.device == "cpu" for config in configs) else _gpus()
+    cores = usable_cores()
+    number = min(jobs or len(gpus) or cores, max(1, len(configs)))
+    workers = max(1, cores // number)
+    return [
+        Lane(workers, {GPUS: gpus[index % len(gpus)]} if gpus else {}) for index in range(number)
+    ]
+
+
+def _gpus() -> list[str]:
+    """Return the names under which a process can be given one GPU each."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    given = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
+    return given[:count] or [str(index) for index in range(count)]
+
+
+def refuse_a_gpu_that_is_not_there(configs: Sequence[RunConfig]) -> None:
+    """Refuse runs that ask for a GPU on a machine without one.
+
+    Raises:
+        ConfigError: there is such a run.
+    """
+    asking = [config for config in configs if config.train.device == "cuda"]
+    if asking:
+        from deploy.launch import resources  # loads torch
+
+        resources(asking[0], 1, None)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run of the sweep ended.
+
+    Attributes:
+        standing: the run, and what was to be done about it.
+        status: whether it completed.
+        message: one line, why it failed.
+        seconds: of its process.
+    """
+
+    standing: Standing
+    status: Literal["completed", "failed"]
+    message: str
+    seconds: float
+
+
+class Watcher(Protocol):
+    """Who wants to see how a sweep goes."""
+
+    def look(self, running: Sequence[Standing], waiting: Sequence[Standing]) -> None:
+        """See what goes on; called a few times a second."""
+
+    def ended(self, result: Result) -> None:
+        """See that a run has ended."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    standing: Standing
+    lane: Lane
+    process: "subprocess.Popen[bytes]"
+    since: float
+
+
+def carry_out(
+    todo: Sequence[Standing], room: Sequence[Lane], engine: str, watcher: Watcher
+) -> list[Result]:
+    """Do the runs, each in a process of its own; one that fails does not stop the others.
+
+    Leaving early, by Ctrl-C say, ends all of them in order; when this process is killed, so are
+    they.
+
+    Raises:
+        DeployError: no process can be started, or the one was killed that takes the others along.
+    """
+    waiting, running, results = deque(todo), dict[int, _Running](), list[Result]()
+    group = Group()
+    try:
+        while waiting or running:
+            for number, lane in enumerate(room):
+                if waiting and number not in running:
+                    standing = waiting.popleft()
+                    try:
+                        running[number] = _start(group, standing, lane, engine)
+                    except (ConfigError, OSError) as error:
+                        results.append(Result(standing, "failed", _line(error), 0.0))
+                        watcher.ended(results[-1])
+            watcher.look([one.standing for one in running.values()], list(waiting))
+            if not group.has_leader():
+                raise DeployError(
+                    "somebody killed the process that ends the runs together with this one; give "
+                    "the command again to go on"
+                )
+            time.sleep(POLL_SECONDS)
+            for number, one in list(running.items()):
+                if one.process.poll() is not None:
+                    results.append(_result(running.pop(number)))
+                    watcher.ended(results[-1])
+    finally:
+        with undisturbed():
+            left = [one.process for one in running.values()]
+            group.end(*left, patience=PATIENCE_SECONDS)
+    return results
+
+
+def _start(group: Group, standing: Standing, lane: Lane, engine: str) -> _Running:
+    """Start a run's process.
+
+    Raises:
+        ConfigError, OSError: its folder cannot be used.
+        DeployError: it cannot be started.
+    """
+    if standing.to == "start over":
+        clear(standing)
+    folder, config = standing.folder, standing.run.config
+    folder.mkdir(parents=True, exist_ok=True)
+    clear_outcome(folder)  # so that how an earlier part ended is not taken for the end of this one
+    wanted = {k: v for k, v in config.to_flat().items() if k not in ("name", "resume")}
+    (folder / WANTED).write_text(tomli_w.dumps(nested(wanted)), encoding="utf-8")
+    command = [
+        # Not from the current folder: the user's own packages may have the names of ours.
+        *(sys.executable, "-P", "-m", "deploy.cli", "run", "--config", str(folder / WANTED)),
+        *("--name", config.name, "--engine", engine, "--workers", str(lane.workers)),
+        *(["--resume"] if standing.to == "resume" else []),
+    ]
+    environment = {
+        **os.environ,
+        **QUIET,
+        **lane.env,
+        "FEDKEEL_DATA": str(data_root(None).absolute()),
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }
+    with (folder / OUTPUT).open("ab") as log:
+        process = group.start(command, cwd=Path.cwd(), env=environment, out=log)
+    return _Running(standing, lane, process, time.monotonic())
+
+
+def _result(one: _Running) -> Result:
+    seconds = time.monotonic() - one.since
+    if one.process.returncode == 0:
+        return Result(one.standing, "completed", "", seconds)
+    return Result(one.standing, "failed", _why(one.standing.folder, one.process), seconds)
+
+
+def _why(folder: Path, process: "subprocess.Popen[bytes]") -> str:
+    """Return why a run failed, in a line: its outcome, or else the last thing it said."""
+    try:
+        outcome = read_outcome(folder)
+    except RecordError as error:
+        return _line(error)
+    if outcome is not None and outcome.status != "completed":
+        return _line(outcome.message)
+    code = process.returncode
+    how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
+    with (folder / OUTPUT).open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_BYTES))
+        lines = log.read().decode(errors="replace").split("\n")
+    said = [line for line in lines if line.strip()]
+    return _line(f"its process {how}" + (f": {said[-1].strip()}" if said else ""))
+
+
+def _line(said: object) -> str:
+    return one_line(" ".join(str(said).split()))

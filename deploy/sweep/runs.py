@@ -1,0 +1,151 @@
+"""The runs of a plan: their configs, and folder names made from what varies."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.config import LONGEST_NAME, NOT_IN_RESULTS, RunConfig, parse
+from common.errors import ConfigError
+from common.methods import METHODS
+from deploy.inputs import placed
+from deploy.sweep.plan import Plan, Point
+
+SEEN = {"rounds", "eval-every", "diagnostics", "conformal"}  # no model depends on them; results do
+ELSEWHERE = frozenset(key for key in NOT_IN_RESULTS if key.partition(".")[0] not in SEEN)
+WORDS: Mapping[Any, str] = {"*": "all", "": "none"}
+DIGEST = 8  # hex digits
+MOST_TOLD = 10
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep.
+
+    Attributes:
+        name: its folder, below that of the sweep.
+        label: of the variant it belongs to, "" without variants.
+        config: what it runs with, but for its name and place.
+    """
+
+    name: str
+    label: str
+    config: RunConfig
+
+    @property
+    def identity(self) -> str:
+        """A digest of everything but names and places."""
+        return identity(self.config)
+
+    def below(self, folder: Path) -> "PlannedRun":
+        """Return the run with its place in the sweep's folder."""
+        return replace(self, config=replace(self.config, name=self.name, out=str(folder)))
+
+
+def substance(config: RunConfig) -> dict[str, Any]:
+    """Return what a run is: all settings but names, places, and those of methods not in use."""
+    others = METHODS.keys() - {config.method}
+    flat = config.to_flat()
+    return {
+        k: v for k, v in flat.items() if k not in ELSEWHERE and k.partition(".")[0] not in others
+    }
+
+
+def identity(config: RunConfig) -> str:
+    """Return a digest of `substance`; runs that agree in it do the same work."""
+    return _digest(substance(config))
+
+
+def runs_of(plan: Plan) -> list[PlannedRun]:
+    """Return the plan's runs in its order; combinations that come to the same are made once.
+
+    Raises:
+        ConfigError: what is wrong with which combination, all at once.
+    """
+    problems: dict[str, list[str]] = {}
+    found: dict[str, tuple[Point, RunConfig]] = {}
+    for point in plan.points():
+        try:
+            config = _plain(placed(parse(point.flat)))
+        except ConfigError as error:
+            for problem in str(error).split("\n  ")[1:] or [str(error)]:
+                problems.setdefault(problem, []).append(str(point))
+            continue
+        found.setdefault(identity(config), (point, config))
+    if problems:
+        lines = [f"{problem}: {_some(points)}" for problem, points in problems.items()]
+        rest = [f"and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else []
+        head = f"runs of the plan {plan.name} cannot be made:"
+        raise ConfigError("\n  ".join([head, *lines[:MOST_TOLD], *rest]))
+    keys = _short(plan.grid)
+    names = [_name(point, config, keys) for point, config in found.values()]
+    return [
+        PlannedRun(name, point.variant.label, config)
+        for name, (point, config) in zip(_unique(names, list(found)), found.values(), strict=True)
+    ]
+
+
+def _plain(config: RunConfig) -> RunConfig:
+    """Return the config with the methods not in use at their defaults."""
+    methods = {name: method() for name, method in METHODS.items()}
+    return replace(config, methods={**methods, config.method: config.chosen})
+
+
+def _some(points: Sequence[str]) -> str:
+    more = f", and {len(points) - 1} more" if len(points) > 1 else ""
+    return f"{points[0]}{more}"
+
+
+def _name(point: Point, config: RunConfig, keys: Mapping[str, str]) -> str:
+    """Return "fedpcd-history3-seed1": the method, the label, what the grid varies, the seed."""
+    others = METHODS.keys() - {config.method}
+    label = _slug(point.variant.label)
+    parts = [config.method, label if label != config.method else ""]
+    along = sorted(point.along.items(), key=lambda item: item[0] == "seed")
+    parts += [
+        _said(keys[key], value)
+        for key, value in along
+        if key != "method" and key.partition(".")[0] not in others
+    ]
+    name = "-".join(part for part in parts if part)
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - DIGEST - 1]}-"
+
+
+def _unique(names: Sequence[str], digests: Sequence[str]) -> Iterator[str]:
+    """Yield the names; one that is cut, or there already, ends with the run's digest."""
+    taken: set[str] = set()
+    for name, digest in zip(names, digests, strict=True):
+        if name.endswith("-") or name in taken:
+            name = f"{name[: LONGEST_NAME - DIGEST - 1].rstrip('-')}-{digest[:DIGEST]}"
+        taken.add(name)
+        yield name
+
+
+def _short(keys: Iterator[str] | Mapping[str, Any]) -> dict[str, str]:
+    """Return what stands for each key: its last part, where no other key has the same."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    same = list(last.values())
+    return {key: end if same.count(end) == 1 else _slug(key) for key, end in last.items()}
+
+
+def _said(key: str, value: Any) -> str:
+    """Return a value as a part of a name: history3, no-history, resnet8, block-all."""
+    if isinstance(value, bool):
+        return key if value else f"no-{key}"
+    if isinstance(value, str):
+        word = _slug(WORDS.get(value, value.rsplit("/", 1)[-1]))
+        speaks = value not in WORDS and re.search("[a-z]", word)
+        return word if speaks else f"{key}-{word}"
+    return f"{key}{value:g}" if isinstance(value, float) else f"{key}{value}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
