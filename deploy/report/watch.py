@@ -1,0 +1,188 @@
+"""`fedkeel watch`: the report of runs, served on this machine alone while they go on."""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from common.errors import ConfigError, FedError
+from deploy.report.events import EventLog
+from deploy.report.runs import Run, discover
+from deploy.status import headline
+from server_app.conformal import CONFORMAL
+from server_app.live import read_live
+from server_app.partition import PARTITION
+from server_app.records import CONFIG_FILE, OUTCOME, RECORDS, RecordError, read_outcome
+
+LOOPBACK = "127.0.0.1"
+LOOK_SECONDS = 1.0
+SHARE = 0.25  # of the time that may be spent on drawing: the runs need the cores
+MARKS = (RECORDS, OUTCOME, CONFIG_FILE, PARTITION, CONFORMAL)
+
+Render = Callable[[Sequence[Run]], str]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page and what it stands for."""
+
+    version: str
+    html: str
+
+
+class Watcher:
+    """Keeps the page of what lies below some folders up to date.
+
+    Args:
+        places: folders of runs, or that hold runs, now or later.
+        render: makes a page of the runs.
+        events: event files to keep up to date as well.
+
+    Attributes:
+        shown: the newest page.
+        error: what ended the following of the runs, if something did.
+    """
+
+    def __init__(
+        self, places: Sequence[Path], render: Render, events: EventLog | None = None
+    ) -> None:
+        self.places = list(places)
+        self._render, self._events = render, events
+        self.shown = Shown("", "")
+        self.error: Exception | None = None
+        self.look()
+
+    def look(self) -> bool:
+        """Draw the page anew if a file has changed; says whether it did.
+
+        A folder that cannot be read, or has no run yet, is told on the page.
+        """
+        version = self._version()
+        if version == self.shown.version:
+            return False
+        try:
+            runs = discover(self.places)
+            html = self._render(runs)
+            if self._events:
+                self._events.write(runs, [self._name(run) for run in runs])
+        except (ConfigError, RecordError) as error:
+            html = self._render([]) if isinstance(error, ConfigError) else self.shown.html
+        self.shown = Shown(version, html or self._render([]))
+        return True
+
+    def now(self) -> list[str]:
+        """Say of each run that is going on what it is doing at this moment."""
+        lines = []
+        for folder in self._folders():
+            try:
+                live, outcome = read_live(folder), read_outcome(folder)
+            except FedError:
+                continue
+            if live and not outcome:
+                lines.append(f"{self._relative(folder)}: {headline(live, None, time.time())}")
+        return lines
+
+    def _folders(self) -> list[Path]:
+        found = {mark.parent for place in self.places for mark in place.rglob(CONFIG_FILE)}
+        return sorted(found)
+
+    def _version(self) -> str:
+        states = [
+            (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+            for folder in self._folders()
+            for mark in MARKS
+            if (path := folder / mark).exists()
+        ]
+        return hashlib.blake2b(json.dumps(states).encode(), digest_size=8).hexdigest()
+
+    def _name(self, run: Run) -> str:
+        assert run.path is not None, "discover sets it"
+        return self._relative(run.path)
+
+    def _relative(self, folder: Path) -> str:
+        for place in self.places:
+            if folder.resolve().is_relative_to(place.resolve()):
+                inside = folder.resolve().relative_to(place.resolve())
+                return inside.as_posix() if inside.parts else folder.resolve().name
+        return folder.name
+
+
+@contextmanager
+def serving(watcher: Watcher, port: int) -> Iterator[str]:
+    """Serve the watcher's page on the loopback address, and keep it up to date; yields its URL.
+
+    Args:
+        watcher: what to show.
+        port: 0 chooses a free one.
+
+    Raises:
+        ConfigError: the port cannot be had.
+    """
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), _handler(watcher))
+    except OSError as error:
+        raise ConfigError(
+            f"port {port} of {LOOPBACK} cannot be had: {error.strerror}; give another --port, or 0 "
+            "for a free one"
+        ) from error
+    over = threading.Event()
+
+    def follow() -> None:
+        while not over.is_set() and not watcher.error:
+            begin = time.monotonic()
+            try:
+                drawn = watcher.look()
+            except Exception as error:  # told by whoever waits for the end
+                watcher.error = error
+                return
+            took = time.monotonic() - begin
+            over.wait(max(LOOK_SECONDS, took / SHARE if drawn else 0))
+
+    threads = [threading.Thread(target=t, daemon=True) for t in (server.serve_forever, follow)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}/"
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+        for thread in threads:
+            thread.join()
+
+
+def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert isinstance(self.server, ThreadingHTTPServer)
+            port = self.server.server_port
+            if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
+                # another site's name that was made to point here must not read the page
+                self._answer(HTTPStatus.FORBIDDEN, "text/plain", "only for this machine\n")
+            elif self.path == "/":
+                self._answer(HTTPStatus.OK, "text/html", watcher.shown.html)
+            elif self.path == "/state":
+                state = {"version": watcher.shown.version, "now": watcher.now()}
+                self._answer(HTTPStatus.OK, "application/json", json.dumps(state))
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is only /\n")
+
+        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing of each request."""
+
+    return Handler

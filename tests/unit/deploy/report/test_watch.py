@@ -1,0 +1,138 @@
+"""The page follows the runs, on this machine alone, and never shows less than it has."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from common.config import parse
+from common.errors import ConfigError
+from deploy.report.runs import Run
+from deploy.report.watch import Watcher, serving
+from server_app.folder import RunFolder
+from server_app.live import Live
+from server_app.records import RECORDS, Recorder, RoundRecord
+
+
+def render(runs: Sequence[Run]) -> str:
+    return "; ".join(f"{run.label} {run.rounds}" for run in runs) or "nothing yet"
+
+
+def begin(place: Path, name: str = "a") -> RunFolder:
+    folder = RunFolder.open(parse({"out": str(place), "name": name}))
+    note(folder, 1)
+    return folder
+
+
+def note(folder: RunFolder, number: int) -> None:
+    Recorder(folder.path / RECORDS).append(RoundRecord(number, 0.1, [], []))
+
+
+def ask(url: str, host: str = "") -> str:
+    request = urllib.request.Request(url, headers={"Host": host} if host else {})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.headers["Cache-Control"] == "no-store"
+        return str(answer.read().decode())
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    with serving(Watcher([tmp_path], render), 0) as url:
+        yield url, tmp_path
+
+
+def test_a_place_without_runs_is_shown_until_there_are_some(tmp_path: Path) -> None:
+    watcher = Watcher([tmp_path / "later"], render)
+    assert watcher.shown.html == "nothing yet"
+    begin(tmp_path / "later")
+    assert watcher.look()
+    assert watcher.shown.html == "a 1"
+
+
+def test_the_page_is_drawn_again_only_when_something_happened(tmp_path: Path) -> None:
+    folder = begin(tmp_path)
+    watcher = Watcher([tmp_path], render)
+    before = watcher.shown
+    assert not watcher.look()
+    note(folder, 2)
+    assert watcher.look()
+    assert watcher.shown.html == "a 2"
+    assert watcher.shown.version != before.version
+    begin(tmp_path, "b")
+    assert watcher.look()
+    assert watcher.shown.html == "a 2; b 1"
+
+
+def test_records_that_cannot_be_read_leave_the_page_as_it_was(tmp_path: Path) -> None:
+    folder = begin(tmp_path)
+    watcher = Watcher([tmp_path], render)
+    (folder.path / RECORDS).write_text("no record\n")
+    watcher.look()
+    assert watcher.shown.html == "a 1"
+
+
+def test_the_browser_gets_the_page_and_what_goes_on(served: tuple[str, Path]) -> None:
+    url, place = served
+    assert ask(url) == "nothing yet"
+    first = json.loads(ask(url + "state"))
+    assert first["now"] == []
+    folder = begin(place)
+    folder.show(Live("training", 2, 30, time.time(), asked=["0", "1"], answered={"0": 0.5}))
+    deadline = time.monotonic() + 20
+    while ask(url) == "nothing yet" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ask(url) == "a 1"
+    state = json.loads(ask(url + "state"))
+    assert state["version"] != first["version"]
+    assert state["now"] == ["a: round 2 of 30: training, 1 of 2 replies, waiting for 1"]
+
+
+def test_only_this_machine_under_its_own_name_is_answered(served: tuple[str, Path]) -> None:
+    url, _ = served
+    assert url.startswith("http://127.0.0.1:")
+    port = url.rstrip("/").rpartition(":")[2]
+    assert ask(url, f"localhost:{port}") == "nothing yet"
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1"):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            ask(url, host)
+
+
+def test_nothing_else_is_served(served: tuple[str, Path]) -> None:
+    url, place = served
+    begin(place)
+    for path in ("a/records.jsonl", "../etc/passwd", "state/", "?x"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            ask(url + path)
+
+
+def test_a_port_that_is_taken_is_told(served: tuple[str, Path]) -> None:
+    url, place = served
+    port = int(url.rstrip("/").rpartition(":")[2])
+    with (
+        pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 cannot be had"),
+        serving(Watcher([place], render), port),
+    ):
+        pass
+
+
+def test_an_error_in_drawing_ends_the_watch_instead_of_hiding(tmp_path: Path) -> None:
+    calls = []
+
+    def fragile(runs: Sequence[Run]) -> str:
+        calls.append(len(runs))
+        if runs:
+            raise ValueError("cannot draw this")
+        return "empty"
+
+    watcher = Watcher([tmp_path], fragile)
+    with serving(watcher, 0):
+        begin(tmp_path)
+        deadline = time.monotonic() + 20
+        while not watcher.error and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert str(watcher.error) == "cannot draw this"
+    assert calls == [0, 1]
