@@ -24,9 +24,10 @@ from common.methods import METHODS
 from common.settings import Range, Settings, key_of
 from deploy import operate
 from deploy.environment import QUIET
-from deploy.inputs import described, read_pair, run_config
+from deploy.inputs import described, given, read_pair, run_config
 from deploy.link import Link
 from deploy.sweep import command as sweeps
+from deploy.sweep.plan import crossed
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -91,7 +92,14 @@ def compare(
     methods: Annotated[list[str], typer.Argument(help=f"Some of {', '.join(METHODS)}.")],
     config: File = None,
     pairs: Pairs = [],  # noqa: B006
-    engine: EngineName = "simulation",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="simulation (Flower's, on Ray), inline, or superlink.",
+            show_default="simulation; inline with --seeds or --vary",
+        ),
+    ] = None,
     name: Name = "",
     workers: Workers = 0,
     client_gpus: Gpus = None,
@@ -100,20 +108,41 @@ def compare(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the comparison of --name.")
     ] = False,
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="SEED,SEED", help="Run everything for each seed.")
+    ] = "",
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            "--vary", metavar="KEY=VALUE,VALUE", help="Run with each value; more of it are crossed."
+        ),
+    ] = [],  # noqa: B006
+    jobs: sweeps.Jobs = 0,
 ) -> None:
     """Run several methods on the same data, split, cohorts and first weights."""
     methods = list(dict.fromkeys(methods))
     base = run_config(config, pairs, {})
-    folder = Path(base.out) / (name or base.name or f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
     if resume and not (name or base.name):
         raise typer.BadParameter("--resume needs the --name of the comparison to go on with")
+    axes = [*([f"seed={seeds}"] if seeds else []), f"method={','.join(methods)}", *vary]
+    if len(axes) > 1:
+        if workers or client_gpus:
+            raise typer.BadParameter("with --seeds or --vary it is --jobs that says how many")
+        stamped = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+        plan = crossed(name or base.name or stamped, given(config, pairs), axes)
+        sweeps.carry_out_plans([plan], Path(base.out), "", jobs, engine or "inline")
+        return
+    if jobs:
+        raise typer.BadParameter("--jobs is for --seeds and --vary; here it is --workers")
+    folder = Path(base.out) / (name or base.name or f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
     own: list[dict[str, Any]] = [
         {"method": method, "name": method, "out": str(folder)} for method in methods
     ]
     for each in own:  # those that had not begun when the comparison was stopped start now
         each["resume"] = resume and (folder / str(each["name"])).exists()
     configs = [run_config(config, pairs, each) for each in own]
-    _carry_out(configs, engine, workers, client_gpus, Link(superlink, ca), folder)
+    chosen = engine or "simulation"
+    _carry_out(configs, chosen, workers, client_gpus, Link(superlink, ca), folder)
 
 
 def _carry_out(

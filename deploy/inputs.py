@@ -57,8 +57,16 @@ def run_config(file: Path | None, pairs: Sequence[str], own: Mapping[str, Any]) 
     Raises:
         ConfigError: everything that is wrong, at once.
     """
-    given = {**(read_file(file) if file else {}), **dict(map(read_pair, pairs)), **own}
-    return placed(parse(given))
+    return placed(parse({**given(file, pairs), **own}))
+
+
+def given(file: Path | None, pairs: Sequence[str]) -> dict[str, Any]:
+    """Return the keys that were given, flat: the file's, then --set.
+
+    Raises:
+        ConfigError: the file cannot be read, or a pair has no "=".
+    """
+    return {**(read_file(file) if file else {}), **dict(map(read_pair, pairs))}
 
 
 def placed(config: RunConfig) -> RunConfig:

@@ -16,7 +16,7 @@ from common.errors import ConfigError, did_you_mean
 from common.files import exclusive, replacing
 from deploy.inputs import described
 from deploy.sweep.jobs import Result, carry_out, lanes, refuse_a_gpu_that_is_not_there
-from deploy.sweep.plan import RUNS, Plan, read_plan
+from deploy.sweep.plan import RUNS, Plan, is_folder, read_plan
 from deploy.sweep.progress import watching
 from deploy.sweep.runs import PlannedRun, runs_of
 from deploy.sweep.standing import Standing, standings
@@ -27,6 +27,10 @@ PRESETS = Path(__file__).with_name("presets")
 ALL = "all"
 ENGINES = ("inline", "simulation")
 console = Console(highlight=False)
+
+Jobs = Annotated[
+    int, typer.Option("--jobs", min=0, help="Runs at once; 0: one a core, or one a GPU.")
+]
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,7 @@ def sweep(
     ] = [],  # noqa: B006 - typer's way
     out: Annotated[Path, typer.Option("--out", help="Folder that holds the runs.")] = Path("runs"),
     name: Annotated[str, typer.Option("--name", help="Folder below it; empty: the plan's.")] = "",
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=0, help="Runs at once; 0: one a core, or one a GPU.")
-    ] = 0,
+    jobs: Jobs = 0,
     engine: Annotated[
         str, typer.Option("--engine", help="inline, or simulation (Flower's, on Ray).")
     ] = "inline",
@@ -89,8 +91,15 @@ def carry_out_plans(plans: Sequence[Plan], out: Path, name: str, jobs: int, engi
     """
     if engine not in ENGINES:
         raise typer.BadParameter(f'a sweep has no engine "{engine}": {" or ".join(ENGINES)}')
+    if name and not is_folder(name):
+        raise typer.BadParameter(f"--name must be the name of a folder, not {name!r}")
+    names = [name or plan.name for plan in plans]
+    for twice in {one for one in names if names.count(one) > 1}:
+        raise typer.BadParameter(f'two of these plans are called "{twice}"; do one after the other')
     home = out.expanduser().absolute()
-    sweeps = [Sweep(plan, home / (name or plan.name), runs_of(plan)) for plan in plans]
+    sweeps = [
+        Sweep(plan, home / its, runs_of(plan)) for plan, its in zip(plans, names, strict=True)
+    ]
     refuse_a_gpu_that_is_not_there([run.config for one in sweeps for run in one.runs])
     with ExitStack() as locks:
         for one in sweeps:

@@ -72,6 +72,8 @@ class Plan:
         base: settings of all runs, with dotted keys.
         grid: values by key, crossed in this order, the last key fastest.
         variants: crossed with the grid, outermost.
+        source: the file it was read from, "" for none.
+        problems: what is wrong with it; told together with what is wrong with its runs.
     """
 
     name: str
@@ -79,6 +81,8 @@ class Plan:
     base: Flat = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
+    source: str = ""
+    problems: tuple[str, ...] = ()
 
     def points(self) -> Iterator[Point]:
         """Yield every combination once, in order."""
@@ -114,9 +118,11 @@ def read_plan(path: Path, *, quick: bool = False, pairs: Sequence[str] = ()) -> 
         quick: whether to apply its [quick].
         pairs: KEY=VALUE settings that every run has, whatever the file says.
 
+    Returns:
+        The plan with its problems, which `deploy.sweep.runs.runs_of` tells with those of the runs.
+
     Raises:
-        ConfigError: everything that is wrong with the plan itself, at once; whether its runs can
-            be is found out when they are made (`deploy.sweep.runs`).
+        ConfigError: the file cannot be read.
     """
     flat = read_file(path)
     problems: list[str] = []
@@ -127,9 +133,36 @@ def read_plan(path: Path, *, quick: bool = False, pairs: Sequence[str] = ()) -> 
     quicker = _quickened(plan, tables, problems)
     plan = (quicker if quick else plan).fixed(dict(map(read_pair, pairs)))
     problems += [f"{key}: a sweep chooses that itself" for key in _chosen(plan)]
-    if problems:
-        raise ConfigError("\n  ".join([f"the plan {path} cannot be used:", *problems]))
-    return plan
+    return replace(plan, source=str(path), problems=tuple(problems))
+
+
+def crossed(name: str, settings: Flat, axes: Sequence[str]) -> Plan:
+    """Return a plan from what was typed.
+
+    Args:
+        name: of the plan.
+        settings: of all runs, with dotted keys; what a sweep chooses itself is left out.
+        axes: KEY=VALUE,VALUE,... each, or KEY=[VALUE, ...] in TOML, crossed in this order.
+
+    Raises:
+        ConfigError: one of them has no "=", or no value.
+    """
+    grid = dict(map(_axis, axes))
+    base = {key: v for key, v in settings.items() if key not in grid and key not in PLACES}
+    return Plan(name, base=base, grid=grid)
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    if "=" not in text:
+        raise ConfigError(f'--vary takes KEY=VALUE,VALUE, got "{text}"')
+    key, whole = read_pair(text)
+    if isinstance(whole, list):
+        values = whole
+    else:
+        values = [read_pair(f"{key}={one}")[1] for one in text.partition("=")[2].split(",") if one]
+    if not values:
+        raise ConfigError(f'"{text}" has no values; expected {key}=VALUE,VALUE')
+    return key, values
 
 
 def _read(path: Path, flat: Flat, problems: list[str]) -> Plan:
@@ -139,7 +172,7 @@ def _read(path: Path, flat: Flat, problems: list[str]) -> Plan:
             hint = did_you_mean(key, known)
             problems.append(f'a plan has no "{key}"{hint}; it has: {", ".join(known)}')
     name, about = flat.get("name", path.stem), flat.get("about", "")
-    if not isinstance(name, str) or not _is_folder(name):
+    if not isinstance(name, str) or not is_folder(name):
         problems.append(f"name must be the name of a folder, not {name!r}")
     if not isinstance(about, str):
         problems.append(f"about must be a text, not {about!r}")
@@ -220,7 +253,7 @@ def _variants(told: Any, where: str, problems: list[str]) -> tuple[Variant, ...]
             problems.append(f"{where}, number {number}: label must be a text, not {label!r}")
         elif label in [other.label for other in variants]:
             problems.append(f'{where}: the label "{label}" is there twice')
-        variants.append(Variant(str(label), settings))
+        variants.append(Variant(label if isinstance(label, str) else "", settings))
     return tuple(variants)
 
 
@@ -229,6 +262,7 @@ def _chosen(plan: Plan) -> list[str]:
     return [key for key in PLACES if any(key in table for table in tables)]
 
 
-def _is_folder(name: str) -> bool:
+def is_folder(name: str) -> bool:
+    """Say whether this can be the name of a sweep's folder."""
     fits = 0 < len(name.encode()) <= LONGEST_NAME
     return fits and not name.startswith(".") and not any(sign in name for sign in "/\\\n\0")

@@ -18,7 +18,7 @@ SEEN = {"rounds", "eval-every", "diagnostics", "conformal"}  # no model depends 
 ELSEWHERE = frozenset(key for key in NOT_IN_RESULTS if key.partition(".")[0] not in SEEN)
 WORDS: Mapping[Any, str] = {"*": "all", "": "none"}
 DIGEST = 8  # hex digits
-MOST_TOLD = 10
+MOST_TOLD = 20
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def runs_of(plan: Plan) -> list[PlannedRun]:
     """Return the plan's runs in its order; combinations that come to the same are made once.
 
     Raises:
-        ConfigError: what is wrong with which combination, all at once.
+        ConfigError: what is wrong with the plan and with which combination, all at once.
     """
     problems: dict[str, list[str]] = {}
     found: dict[str, tuple[Point, RunConfig]] = {}
@@ -75,11 +75,11 @@ def runs_of(plan: Plan) -> list[PlannedRun]:
                 problems.setdefault(problem, []).append(str(point))
             continue
         found.setdefault(identity(config), (point, config))
-    if problems:
-        lines = [f"{problem}: {_some(points)}" for problem, points in problems.items()]
-        rest = [f"and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else []
-        head = f"runs of the plan {plan.name} cannot be made:"
-        raise ConfigError("\n  ".join([head, *lines[:MOST_TOLD], *rest]))
+    lines = [*plan.problems, *(f"{what}: {_some(points)}" for what, points in problems.items())]
+    if lines:
+        more = [f"and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else []
+        head = f"the plan {plan.source or plan.name} cannot be used:"
+        raise ConfigError("\n  ".join([head, *lines[:MOST_TOLD], *more]))
     keys = _short(plan.grid)
     names = [_name(point, config, keys) for point, config in found.values()]
     return [
