@@ -60,16 +60,15 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         registry = Registry(config.clients, config.quorum, timeout, logger.info)
         card = meet(grid, registry, config, folder)
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
-        codec = FlatCodec(model.layout)
+        first = FlatCodec(model.layout).pack(model.take_weights(), model.take_buffers())
         if registry.are_enrolled:
             refuse_what_no_superlink_carries(model.layout)
         elif config.data.name != OWN:  # this machine deals the data
             note_partition(folder.path, config)
-        strategy = strategy_of(config, codec, registry, folder)
+        strategy = strategy_of(config, model, registry, folder)
         strategy.state, warnings = folder.restore(model.layout)
         for warning in warnings:
             logger.warning(warning)
-        first = codec.pack(model.take_weights(), model.take_buffers())
         strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
         assert strategy.state is not None
         if strategy.state.round == 0:
@@ -141,11 +140,11 @@ def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -
 
 
 def strategy_of(
-    config: RunConfig, codec: FlatCodec, registry: Registry, folder: RunFolder
+    config: RunConfig, model: FlatModel, registry: Registry, folder: RunFolder
 ) -> MethodStrategy:
-    """Return the run's strategy, wired to its folder."""
+    """Return the run's strategy, wired to its folder; it may use the model as it likes."""
     method = config.chosen
-    floats = method.memory(codec.layout, config.clients, config.cohort_size)
+    floats = method.memory(model.layout, config.clients, config.cohort_size)
     if floats:
         logger.info("%s remembers at most %.1f MB on the server", method.name, floats * 4 / 1e6)
     return STRATEGIES[config.method](
@@ -162,10 +161,10 @@ def strategy_of(
         min_replies=config.server.min_replies,
         max_void_rounds=config.server.max_void_rounds,
         start_timeout=config.server.start_timeout,
-        codec=codec,
+        codec=FlatCodec(model.layout),
         local_lr=config.local_lr,
         roster=registry,
         expected=config.expected_clients,
         observer=folder,
-        diagnose=Diagnosis(config, codec.layout) if config.diagnostics.every else None,
+        diagnose=Diagnosis(config, model) if config.diagnostics.every else None,
     )

@@ -1,5 +1,26 @@
 """What can be said of a round beside its model: pure functions of arrays, without torch."""
 
+from common.diagnostics.cka import (
+    centred_gram,
+    cka_matrix,
+    cka_of_features,
+    cka_of_grams,
+    linear_cka,
+    mean_of_pairs,
+)
 from common.diagnostics.drift import Drift, drift_diversity, layers_of
+from common.diagnostics.progress import cosines_with, expected_occupancy
 
-__all__ = ["Drift", "drift_diversity", "layers_of"]
+__all__ = [
+    "Drift",
+    "centred_gram",
+    "cka_matrix",
+    "cka_of_features",
+    "cka_of_grams",
+    "cosines_with",
+    "drift_diversity",
+    "expected_occupancy",
+    "layers_of",
+    "linear_cka",
+    "mean_of_pairs",
+]

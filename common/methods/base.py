@@ -103,6 +103,14 @@ class Method(Settings, Generic[S]):
         """
         return None
 
+    @property
+    def lookback(self) -> int | None:
+        """Rounds for which the displacement of an absent client counts: those of age <= H.
+
+        None: none is kept, or the method has no such number.
+        """
+        return None
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the most floats that the state can hold between rounds.
 

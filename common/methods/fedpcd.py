@@ -75,6 +75,11 @@ class FedPCD(Method[History]):
         check_solver(self.solver)
         return History()
 
+    @property
+    def lookback(self) -> int:
+        """The history H."""
+        return self.history
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for every client that H + 1 rounds can hold."""
         return layout.size * min(clients, cohort * (self.history + 1))
@@ -127,6 +132,7 @@ class FedPCD(Method[History]):
             "largest_multiplier": float(mu.max(initial=0.0)),
             "cosine": 1.0,
             "length_mean": float(lengths[0]),
+            "length_before": float(lengths[0] * scale[0]),  # of u_0, the point if nothing is bent
         }
         if not trusted or (self.primary and not mu.any()):
             return None, report
@@ -135,7 +141,7 @@ class FedPCD(Method[History]):
         length = combined_length(weights, products)
         # stretching what is rounding to the mean's length would turn noise into a step
         if length <= VANISHED * float(lengths[0] * scale[0]):
-            return np.zeros_like(weights), report | {"cosine": None}
+            return np.zeros_like(weights), report | {"cosine": None, "length_before": 0.0}
         report["length_before"] = length  # of x*, before it is given the mean's length
         gains = scaled[1:, :] @ np.divide(
             weights, scale, out=np.zeros_like(weights), where=scale > 0
