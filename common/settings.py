@@ -6,8 +6,9 @@ the ready-made strategies and the documentation all read it from here.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, Self, get_type_hints
 
@@ -59,7 +60,7 @@ class Settings:
     """Base of every group of settings; an instance that exists is within its ranges."""
 
     def __post_init__(self) -> None:
-        types = get_type_hints(type(self))
+        types = _types(type(self))
         problems = [
             problem
             for item in fields(self)
@@ -77,7 +78,7 @@ class Settings:
 
         Integers are taken for floats, since that is how Flower hands over `lr=1`.
         """
-        types = get_type_hints(cls)
+        types = _types(cls)
         known = {key_of(item.name): item for item in fields(cls)}
         values: dict[str, Any] = {}
         for key, raw in table.items():
@@ -93,6 +94,9 @@ class Settings:
     def to_table(self) -> dict[str, Any]:
         """Return the settings by their kebab-case keys."""
         return {key_of(item.name): getattr(self, item.name) for item in fields(self)}
+
+
+_types: Callable[[Any], Mapping[str, Any]] = cache(get_type_hints)  # slow to find out
 
 
 _SPOKEN: Mapping[Any, tuple[type, str]] = {

@@ -17,6 +17,7 @@ from deploy.sweep.plan import Plan, Point
 SEEN = {"rounds", "eval-every", "diagnostics", "conformal"}  # no model depends on them; results do
 ELSEWHERE = frozenset(key for key in NOT_IN_RESULTS if key.partition(".")[0] not in SEEN)
 WORDS: Mapping[Any, str] = {"*": "all", "": "none"}
+UNUSED = {name: method() for name, method in METHODS.items()}
 DIGEST = 8  # hex digits
 MOST_TOLD = 20
 
@@ -90,8 +91,7 @@ def runs_of(plan: Plan) -> list[PlannedRun]:
 
 def _plain(config: RunConfig) -> RunConfig:
     """Return the config with the methods not in use at their defaults."""
-    methods = {name: method() for name, method in METHODS.items()}
-    return replace(config, methods={**methods, config.method: config.chosen})
+    return replace(config, methods={**UNUSED, config.method: config.chosen})
 
 
 def _some(points: Sequence[str]) -> str:
