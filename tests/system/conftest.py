@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from deploy.engines.simulation import MARK
 from server_app.records import Outcome, RoundRecord, read_outcome, read_records
+from tests.browser import chromium_started
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 BIN = Path(sys.executable).parent
 PATIENCE = 120.0  # seconds; a run takes 10 to 40 of them, most for Ray's start
@@ -194,3 +198,10 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A Place for all tests of a file."""
     with make_place(tmp_path_factory.mktemp("place")) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator["Browser"]:
+    """Chromium for all tests of a file; they skip loudly where it is missing."""
+    with chromium_started() as browser:
+        yield browser

@@ -18,7 +18,7 @@
   const radians = (degrees) => (degrees * Math.PI) / 180;
   const degrees = (v) => (Math.atan2(v[1], v[0]) * 180) / Math.PI;
   const ray = (angle) => [Math.cos(radians(angle)), Math.sin(radians(angle))];
-  const round = (angle) => (((Math.round(angle * 10) / 10) % 360) + 360) % 360;
+  const round = (angle) => (((Math.round(angle * 10) % 3600) + 3600) % 3600) / 10; // to tenths
 
   /** Multipliers that make the clients of `active` exactly tight; null if they are parallel. */
   function tight(start, units, tau, active) {
@@ -272,9 +272,13 @@
         handle.focus({ preventScroll: true, focusVisible: false });
         slip = state.angles[k] - pointed(event);
       });
-      handle.addEventListener("pointermove", (event) => {
-        if (slip !== null) turn(k, pointed(event) + slip);
-      });
+      // a finger on a handle must not scroll; touch-action alone does not stop it inside an SVG
+      handle.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
+      for (const moved of ["pointermove", "pointerup"]) {
+        handle.addEventListener(moved, (event) => {
+          if (slip !== null) turn(k, pointed(event) + slip);
+        });
+      }
       for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
         handle.addEventListener(end, () => (slip = null));
       }
@@ -401,8 +405,9 @@
         const size = { now: 0.4, held: 0.2 + 0.17 * fresh, lost: 0.24, never: 0.09 }[state];
         dot.dataset.state = state;
         dot.dataset.age = age === null ? "" : String(age);
-        dot.firstChild.style.fillOpacity = state === "held" ? 0.25 + 0.65 * fresh : "";
-        set(dot.firstChild, { r: size * cell });
+        set(dot.firstChild, {
+          r: size * cell, "fill-opacity": state === "held" ? 0.25 + 0.65 * fresh : 1,
+        });
       });
       const words = `${held[round]} of ${clients} clients are held in round ${round}`;
       set(grid, { "aria-label": words });
