@@ -184,7 +184,7 @@ def _carry_out(
 
 
 def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
-    from deploy.report.plots import plot_runs
+    from deploy.report.figures import plot_runs
     from deploy.report.runs import load_runs
     from deploy.report.table import summary_table, write_summary
 
@@ -195,6 +195,29 @@ def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
     except OSError as error:
         console.print(f"the plots cannot be written: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(FAILED) from error
+    for path in paths:
+        console.print(str(path), markup=False, soft_wrap=True)
+
+
+@cli.command()
+def report(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="RUNS...", help="Folders of runs, or that hold some.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The page; its numbers go beside it.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for the figures, as PNG and SVG.")
+    ] = None,
+    title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "",
+) -> None:
+    """Make one page of figures and tables of some runs."""
+    from deploy.report.write import write_report
+
+    paths, left_out = write_report(places, out, figures, title)
+    for folder, why in left_out.items():
+        console.print(f"{folder} is left out: {why}", markup=False, soft_wrap=True)
     for path in paths:
         console.print(str(path), markup=False, soft_wrap=True)
 

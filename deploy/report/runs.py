@@ -9,7 +9,14 @@ from typing import Any
 from common.config import RunConfig, flatten
 from common.errors import ConfigError
 from common.metrics import Fairness
-from server_app.records import CONFIG_FILE, RECORDS, Evaluation, RoundRecord, read_records
+from server_app.records import (
+    CONFIG_FILE,
+    RECORDS,
+    Evaluation,
+    RecordError,
+    RoundRecord,
+    read_records,
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,25 @@ def discover(places: Sequence[Path]) -> list[Run]:
         ConfigError: there is no such folder, or no run in it.
         RecordError: a run's records are broken.
     """
+    return [read_run(path) for path in _found(places)]
+
+
+def discover_readable(places: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
+    """Do as `discover`, but leave out runs whose records are broken: their folders, and why.
+
+    Raises:
+        ConfigError: there is no such folder, or no run in it.
+    """
+    runs, broken = [], {}
+    for path in _found(places):
+        try:
+            runs.append(read_run(path))
+        except RecordError as error:
+            broken[str(path)] = str(error)
+    return runs, broken
+
+
+def _found(places: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for place in places:
         inside = list(_folders(place))
@@ -119,7 +145,7 @@ def discover(places: Sequence[Path]) -> list[Run]:
                 "holds such folders"
             )
         found |= dict.fromkeys(folder.resolve() for folder in inside)
-    return [read_run(path) for path in found]
+    return list(found)
 
 
 def _folders(place: Path) -> Iterator[Path]:

@@ -99,7 +99,7 @@ def _families(runs: Sequence[Run]) -> tuple[Family, ...]:
         method = str(settings.get("method", ""))
         rivals = [other for other in own if other["method"] == method]
         varied = {key: settings.get(key) for key in _differing(rivals)} if method else {}
-        label = " ".join([method, *(_said(key, value) for key, value in varied.items())]).strip()
+        label = " ".join([method, *(said(key, value) for key, value in varied.items())]).strip()
         label = label or members[0].label
         longest = sorted(members, key=lambda run: run.rounds)
         by_seed = {run.seed: replace(run, label=label) for run in longest}
@@ -147,7 +147,8 @@ def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
 
 
-def _said(key: str, value: Any) -> str:
+def said(key: str, value: Any) -> str:
+    """Return a setting as a label tells it, without the method in front of the key."""
     group, _, name = key.rpartition(".")
     shown = f"{value:g}" if isinstance(value, float) else str(value).lower()
     return f"{name if group in METHODS else key}={shown}"
@@ -159,7 +160,7 @@ def _titles(tasks: Sequence[tuple[dict[str, Any], list[Run]]]) -> list[str]:
         _, runs = tasks[0]
         return [_described(runs[0].config)]
     keys = _differing([task for task, _ in tasks])
-    return [", ".join(_said(key, task.get(key, "?")) for key in keys) for task, _ in tasks]
+    return [", ".join(said(key, task.get(key, "?")) for key in keys) for task, _ in tasks]
 
 
 def _described(config: Mapping[str, Any]) -> str:

@@ -1,0 +1,43 @@
+// The page: light or dark, figures in large, and following runs that go on.
+(() => {
+  "use strict";
+
+  const root = document.documentElement;
+  const kept = "fedkeel-theme";
+  try {
+    const theme = localStorage.getItem(kept);
+    if (theme === "light" || theme === "dark") root.dataset.theme = theme;
+  } catch {} // a browser that keeps nothing
+  document.getElementById("theme").addEventListener("click", () => {
+    const night = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    root.dataset.theme = (root.dataset.theme || night) === "dark" ? "light" : "dark";
+    try {
+      localStorage.setItem(kept, root.dataset.theme);
+    } catch {}
+  });
+
+  for (const button of document.querySelectorAll(".zoom")) {
+    button.addEventListener("click", () => {
+      button.closest("figure").classList.toggle("wide");
+      button.scrollIntoView({ block: "nearest" });
+    });
+  }
+
+  if (root.dataset.live !== "true") return;
+  const now = document.getElementById("now");
+  let shown = null;
+  async function look() {
+    try {
+      const state = await (await fetch("state")).json();
+      shown ??= state.version;
+      if (state.version !== shown) location.reload();
+      now.textContent = state.now.join(" · ");
+      now.hidden = !state.now.length;
+    } catch {
+      now.textContent = "The report is no longer served; this is how it was.";
+      now.hidden = false;
+    }
+    setTimeout(look, 2000);
+  }
+  look();
+})();

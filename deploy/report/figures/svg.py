@@ -1,0 +1,91 @@
+"""Figures as files, and as SVG for the inside of a page."""
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from deploy.report.figures.style import INK, MUTED, PAPER, SMALL, TOKENS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOTS = 200  # pixels per inch of the PNG
+SALT: Any = {"svg.fonttype": "none", "svg.hashsalt": "fedkeel"}
+
+
+def titled(figure: "Figure", title: str, data: str = "") -> "Figure":
+    """Write the title and what the data are above the figure, for a file that stands alone."""
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + (0.62 if data else 0.4))
+    figure.suptitle(
+        title + ("\n " if data else ""),
+        x=0.015,
+        ha="left",
+        fontsize=13.5,
+        fontweight="bold",
+        color=INK,
+        parse_math=False,
+    )
+    top = 1 - 0.36 / figure.get_size_inches()[1]
+    look: Any = {"ha": "left", "va": "top", "fontsize": SMALL, "color": MUTED, "parse_math": False}
+    figure.text(0.015, top, shorten(data, 84, placeholder=" ..."), **look)
+    return figure
+
+
+def write_png(figure: "Figure", path: Path) -> Path:
+    """Write a figure as PNG on white."""
+    figure.savefig(path, dpi=DOTS, facecolor=PAPER)
+    return path
+
+
+def svg_text(figure: "Figure") -> str:
+    """Return a figure as SVG, the same bytes each time, with its words as text."""
+    import matplotlib as mpl
+
+    out = io.StringIO()
+    with mpl.rc_context(SALT):
+        figure.savefig(
+            out,
+            format="svg",
+            facecolor="none",
+            metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
+        )
+    return _NUMBER.sub(_shorter, out.getvalue())
+
+
+_NUMBER = re.compile(r"(?<=[ \"(])-?\d+\.\d{3,}")
+_PROLOGUE = re.compile(
+    r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<style.*?</style>"
+    r"| xmlns(?::xlink)?=\"[^\"]*\"",
+    re.S,
+)
+_NAMED: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r'(?<= )id="'), 'id="{}-'),
+    (re.compile(r'xlink:href="#'), 'href="#{}-'),
+    (re.compile(r"url\(#"), "url(#{}-"),
+)
+_FONT = re.compile(r"font: (?:(\w+) )?([\d.]+)px [^;\"]*")
+
+
+def for_page(svg: str, name: str, words: str) -> str:
+    """Return an SVG for the inside of a page: ids of its own, the page's colours and fonts.
+
+    Args:
+        svg: what `svg_text` returned.
+        name: what its ids begin with; no other figure of the page may have it.
+        words: what the picture shows, escaped, for those who do not see it.
+    """
+    svg = _PROLOGUE.sub("", svg).strip()
+    for pattern, form in _NAMED:
+        svg = pattern.sub(form.format(name), svg)
+    for colour, (token, _) in TOKENS.items():
+        svg = re.sub(f"{colour}(?![0-9a-f])", f"var({token})", svg, flags=re.I)
+    svg = _FONT.sub(lambda found: f"font-size: {found[2]}px", svg)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{words}" ', 1)
+
+
+def _shorter(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,231 @@
+"""What the figures and tables of a study are made of: numbers of a family over its seeds.
+
+The end of a family is the last round that all its evaluated seeds evaluated, so that a repetition
+that is still running is compared at the round it has reached.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.comparison import (
+    Difference,
+    OverSeeds,
+    area_under_curve,
+    mean_curve,
+    over_seeds,
+    paired_difference,
+)
+from common.config import RunConfig
+from common.metrics import Fairness, rounds_to_reach
+from common.types import ClientId
+from deploy.report.runs import Run
+from deploy.report.studies import Family, Study, said
+from server_app.records import Evaluation
+
+REFERENCE = "fedavg"  # what the papers compare with
+OfFairness = Callable[[Fairness], float]
+
+
+def mean(fairness: Fairness) -> float:
+    """Return the unweighted mean over clients."""
+    return fairness.mean
+
+
+def worst10(fairness: Fairness) -> float:
+    """Return the mean of the worst tenth of clients."""
+    return fairness.worst10
+
+
+def spread(fairness: Fairness) -> float:
+    """Return the standard deviation over clients."""
+    return fairness.spread
+
+
+def jain(fairness: Fairness) -> float:
+    """Return Jain's index."""
+    return fairness.jain
+
+
+def minimum(fairness: Fairness) -> float:
+    """Return the accuracy of the worst-served client."""
+    return fairness.minimum
+
+
+def changed(family: Family) -> dict[str, Any]:
+    """Return those of the family's varied settings that are not at their defaults."""
+    defaults = RunConfig().to_flat()
+    return {key: value for key, value in family.varied.items() if value != defaults.get(key)}
+
+
+def name_of(family: Family) -> str:
+    """Return the method and those of its varied settings that are not at their defaults."""
+    words = [family.method, *(said(key, value) for key, value in changed(family).items())]
+    own = ", own models" if family.personal else ""
+    return " ".join(words) + own if family.method else family.label
+
+
+def evaluated(study: Study) -> list[Family]:
+    """Return the families of which something was evaluated, at a round that their seeds share."""
+    return [family for family in study.families if last_round(family)]
+
+
+def curve(family: Family, get: OfFairness = mean) -> list[tuple[int, OverSeeds]]:
+    """Return a number's mean and range over seeds at the rounds that all of them evaluated."""
+    tables = [dict(run.evaluated) for run in family.by_seed.values()]
+    shared = sorted(set.intersection(*map(set, tables))) if tables else []
+    pairs = [(number, over_seeds(get(table[number]) for table in tables)) for number in shared]
+    return [(number, value) for number, value in pairs if value]
+
+
+def last_round(family: Family) -> int | None:
+    """Return the last round that all evaluated seeds of the family evaluated."""
+    points = curve(family)
+    return points[-1][0] if points else None
+
+
+def final(family: Family, get: OfFairness = mean) -> OverSeeds | None:
+    """Return a number's mean and range over seeds at the end of the family."""
+    points = curve(family, get)
+    return points[-1][1] if points else None
+
+
+def evaluations(family: Family) -> dict[int | None, Evaluation]:
+    """Return the evaluation at the end of the family, by seed."""
+    end = last_round(family)
+    found: dict[int | None, Evaluation] = {}
+    for seed, run in family.by_seed.items():
+        for record in run.records:
+            if record.round == end and record.evaluation:
+                found[seed] = record.evaluation
+    return found
+
+
+def served(family: Family) -> dict[int | None, dict[ClientId, float]]:
+    """Return each client's accuracy at the end of the family, by seed."""
+    return {
+        seed: {client: score.correct / score.examples for client, score in each.clients.items()}
+        for seed, each in evaluations(family).items()
+    }
+
+
+def of_runs(family: Family, get: Callable[[Run], float | None]) -> OverSeeds | None:
+    """Return a number of whole runs, its mean and range over the seeds."""
+    return over_seeds(get(run) for run in family.runs)
+
+
+def area(run: Run) -> float | None:
+    """Return the mean height of a run's accuracy over its rounds."""
+    return area_under_curve(run.curve)
+
+
+def best(families: Sequence[Family], get: OfFairness = mean) -> Family | None:
+    """Return the family that ends highest, the first of equals; None if none was evaluated."""
+    ends = [(final(family, get), family) for family in families]
+    known = [(value.mean, family) for value, family in ends if value]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def foremost(families: Sequence[Family]) -> Family | None:
+    """Return what stands for a method: its family at the default settings, else the highest.
+
+    A variant that happens to end higher is not put in the method's place.
+    """
+    usual = [family for family in families if last_round(family) and not changed(family)]
+    return best(usual or families)
+
+
+def leaders(study: Study) -> list[Family]:
+    """Return what stands for each method, without the clients' own models; of one method, all."""
+    groups: dict[str, list[Family]] = {}
+    for family in evaluated(study):
+        if not family.personal:
+            groups.setdefault(family.method or family.label, []).append(family)
+    if len(groups) == 1:
+        return next(iter(groups.values()))
+    return [leader for leader in map(foremost, groups.values()) if leader]
+
+
+def reference(study: Study) -> Family | None:
+    """Return what the others are compared with.
+
+    FedAvg, at its defaults, else where it ends highest; without it the study's first family.
+    """
+    families = [family for family in evaluated(study) if not family.personal]
+    plain = [family for family in families if family.method == REFERENCE]
+    return foremost(plain) or (families[0] if families else None)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When a family's mean curve first reaches the reference's final accuracy.
+
+    Attributes:
+        target: that accuracy.
+        total: the rounds after which the reference had it at its end.
+        round: the first evaluated round; None if it was not reached.
+    """
+
+    target: float
+    total: int
+    round: int | None
+
+    @property
+    def share(self) -> float | None:
+        """The round as a share of the reference's rounds."""
+        return self.round / self.total if self.round else None
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times sooner than the reference's end."""
+        return self.total / self.round if self.round else None
+
+
+def reached(study: Study) -> list[tuple[Family, Reached]]:
+    """Return for each evaluated family when it reaches the reference's final accuracy."""
+    base = reference(study)
+    points = mean_curve([run.curve for run in base.by_seed.values()]) if base else []
+    if not points:
+        return []
+    total, target = points[-1]
+    return [
+        (family, Reached(target, total, rounds_to_reach(_mean_points(family), target)))
+        for family in evaluated(study)
+        if not family.personal
+    ]
+
+
+def _mean_points(family: Family) -> list[tuple[int, float]]:
+    return mean_curve([run.curve for run in family.by_seed.values()])
+
+
+def differences(study: Study, statistic: str) -> list[tuple[Family, Difference]]:
+    """Return how much better each family is than the reference on the same clients.
+
+    Args:
+        study: whose families are compared.
+        statistic: a key of `common.comparison.STATISTICS`.
+    """
+    base = reference(study)
+    theirs = served(base) if base else {}
+    pairs = [
+        (family, paired_difference(served(family), theirs, statistic))
+        for family in evaluated(study)
+        if family is not base and not family.personal
+    ]
+    return [(family, difference) for family, difference in pairs if difference]
+
+
+def varied_alone(study: Study) -> dict[str, Mapping[Any, Family]]:
+    """Return the settings along which families differ in nothing else, with their families.
+
+    Only families that were evaluated; settings with two values or more.
+    """
+    shown = {id(family) for family in evaluated(study)}
+    keys = dict.fromkeys(key for family in study.families for key in family.varied)
+    found: dict[str, Mapping[Any, Family]] = {}
+    for key in keys:
+        along = {v: f for v, f in study.along(key).items() if id(f) in shown}
+        if len(along) > 1:
+            found[key] = along
+    return found

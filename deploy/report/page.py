@@ -1,0 +1,147 @@
+"""The report as one HTML file that needs nothing else: no script, font or image from elsewhere."""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from string import Template
+
+from deploy.report import tables
+from deploy.report.figures import FIGURES, Picture, drawn
+from deploy.report.figures.style import TOKENS
+from deploy.report.figures.svg import for_page, svg_text
+from deploy.report.headline import state, tiles, warnings
+from deploy.report.html import Html, html, join, tag
+from deploy.report.runs import Run
+from deploy.report.studies import Study, studies
+
+TITLE = "FedKeel report"
+ALL_FIGURES = 12  # studies; with more, each has only the first FEW figures
+FEW = 2
+
+
+def render(
+    runs: Sequence[Run],
+    *,
+    title: str = TITLE,
+    left_out: Mapping[str, str] | None = None,
+    live: bool = False,
+) -> str:
+    """Return the report of these runs as one HTML document; the same runs give the same bytes.
+
+    Args:
+        runs: as `discover` finds them, whatever they have done so far; also none.
+        title: of the document.
+        left_out: folders of runs that could not be read, and why.
+        live: whether it is served while runs go on, and follows them.
+    """
+    found = studies(runs)
+    pictures = FIGURES if len(found) <= ALL_FIGURES else FIGURES[:FEW]
+    sections = [_study(study, place, pictures) for place, study in enumerate(found, start=1)]
+    scripts = [_asset("page.js"), _asset("panels.js")]
+    return Template(_asset("page.html")).substitute(
+        title=html(title),
+        policy=_policy(scripts, live),
+        style=_tokens() + _asset("page.css") + _asset("panels.css"),
+        live="true" if live else "false",
+        navigation=_navigation(found),
+        about=_about(found, left_out or {}, pictures),
+        studies=join(sections),
+        panels=_asset("panels.html"),
+        scripts="".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def _asset(name: str) -> str:
+    return files("deploy.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _policy(scripts: Sequence[str], live: bool) -> str:
+    """What a browser may load: these scripts and nothing else, even if a name were to slip out."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    sources = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    asked = "connect-src 'self'; " if live else ""
+    return f"default-src 'none'; {asked}style-src 'unsafe-inline'; script-src {sources}"
+
+
+def _tokens() -> str:
+    light = "".join(f"{token}:{colour};" for colour, (token, _) in TOKENS.items())
+    dark = "".join(f"{token}:{colour};" for token, colour in TOKENS.values())
+    light, dark = f"{light}color-scheme:light;", f"{dark}color-scheme:dark;"
+    return (
+        f":root{{{light}}}"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"
+        f":root[data-theme=dark]{{{dark}}}"
+        f"@media print{{:root:root,:root:root[data-theme]{{{light}}}}}\n"
+    )
+
+
+def _navigation(found: Sequence[Study]) -> Html:
+    names = [study.title or "runs" for study in found]
+    links = [tag("a", name, href=f"#study-{place}") for place, name in enumerate(names, start=1)]
+    return join(
+        [*links, tag("a", "How it works", href="#panels"), tag("a", "How to read it", href="#how")]
+    )
+
+
+def _about(
+    found: Sequence[Study], left_out: Mapping[str, str], pictures: Sequence[Picture]
+) -> Html:
+    parts: list[Html] = []
+    if not found:
+        parts.append(tag("p", "There are no runs yet.", class_="lead"))
+    if len(pictures) < len(FIGURES):
+        parts.append(
+            tag(
+                "p",
+                f"There are {len(found)} studies, so that each has only its tables and {FEW} "
+                "figures here; ask for fewer runs to see all figures.",
+                class_="note",
+            )
+        )
+    broken = [tag("li", f"{folder} is left out: {why}") for folder, why in left_out.items()]
+    return join([*parts, tag("ul", *broken, class_="warnings") if broken else ""])
+
+
+def _study(study: Study, place: int, pictures: Sequence[Picture]) -> Html:
+    said = [tag("li", text) for text in warnings(study)]
+    shown = [
+        _figure(
+            picture, for_page(svg_text(figure), f"s{place}-{picture.name}", html(picture.title))
+        )
+        for picture, figure in drawn(study, pictures)
+    ]
+    parts = [
+        tag("h2", study.title or "Runs"),
+        tag("p", state(study), class_="note"),
+        tiles(study),
+        tag("ul", *said, class_="warnings") if said else "",
+        tag("div", *shown, class_="figures") if shown else "",
+        _titled("Numbers", tables.summary(study)),
+        tag(
+            "div",
+            _titled("Difference to the reference", tables.differences(study)),
+            _titled("Rounds to the reference's final accuracy", tables.targets(study)),
+            class_="pair",
+        ),
+        _titled("Clients that are served worst", tables.worst_served(study)),
+        _titled("Replies that were not used", tables.losses(study)),
+        tables.settings(study),
+    ]
+    return tag("section", *parts, id=f"study-{place}", class_="study")
+
+
+def _figure(picture: Picture, svg: str) -> Html:
+    return tag(
+        "figure",
+        tag("h3", picture.title),
+        tag(
+            "button", Html(svg), type="button", class_="zoom", aria_label=f"{picture.title}, larger"
+        ),
+        tag("figcaption", picture.caption),
+        class_="figure",
+    )
+
+
+def _titled(title: str, content: Html) -> Html:
+    return tag("div", tag("h3", title), content, class_="block") if content else Html()

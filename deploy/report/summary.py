@@ -1,0 +1,107 @@
+"""All numbers of a report as plain JSON values; what is undefined is null."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.comparison import STATISTICS, OverSeeds
+from common.files import replacing
+from deploy.report import numbers
+from deploy.report.runs import Run
+from deploy.report.studies import Family, Study, studies
+from deploy.report.table import megabytes_per_client_round, seconds_per_round
+from server_app.records import plain
+
+ENDS: Mapping[str, numbers.OfFairness] = {
+    "mean": numbers.mean,
+    "worst10": numbers.worst10,
+    "spread": numbers.spread,
+    "jain": numbers.jain,
+    "minimum": numbers.minimum,
+}
+
+
+def numbers_of(runs: Sequence[Run], left_out: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a report shows.
+
+    Args:
+        runs: as `discover` finds them.
+        left_out: folders of runs that could not be read, and why.
+    """
+    told = {
+        "studies": [_study(study) for study in studies(runs)],
+        "left_out": dict(left_out),
+    }
+    return {key: plain(value, key) for key, value in told.items()}
+
+
+def write_numbers(path: Path, runs: Sequence[Run], left_out: Mapping[str, str]) -> None:
+    """Write them in one piece or not at all."""
+    text = json.dumps(numbers_of(runs, left_out), allow_nan=False, indent=1) + "\n"
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def _study(study: Study) -> dict[str, Any]:
+    base = numbers.reference(study)
+    reached = {id(family): asdict(value) for family, value in numbers.reached(study)}
+    differences = {
+        name: {id(family): asdict(value) for family, value in numbers.differences(study, name)}
+        for name in STATISTICS
+    }
+    return {
+        "title": study.title,
+        "task": dict(study.task),
+        "reference": numbers.name_of(base) if base else None,
+        "families": [
+            {
+                **_family(family),
+                "reached_reference": reached.get(id(family)),
+                "difference_to_reference": {
+                    name: found.get(id(family)) for name, found in differences.items()
+                },
+            }
+            for family in study.families
+        ],
+    }
+
+
+def _family(family: Family) -> dict[str, Any]:
+    return {
+        "name": numbers.name_of(family),
+        "method": family.method,
+        "personal": family.personal,
+        "settings": dict(family.settings),
+        "round": numbers.last_round(family),
+        **{name: _spread(numbers.final(family, get)) for name, get in ENDS.items()},
+        "mean_over_rounds": _spread(numbers.of_runs(family, numbers.area)),
+        "megabytes_per_client_round": _spread(numbers.of_runs(family, megabytes_per_client_round)),
+        "seconds_per_round": _spread(numbers.of_runs(family, seconds_per_round)),
+        "curve": [[number, asdict(value)] for number, value in numbers.curve(family)],
+        "runs": [_run(run) for run in family.runs],
+    }
+
+
+def _spread(value: OverSeeds | None) -> dict[str, Any] | None:
+    return asdict(value) if value else None
+
+
+def _run(run: Run) -> dict[str, Any]:
+    dropped: dict[str, int] = {}
+    for record in run.records:
+        for client in record.dropped:
+            dropped[client] = dropped.get(client, 0) + 1
+    last = run.last_evaluation
+    return {
+        "folder": run.path and str(run.path),
+        "seed": run.seed,
+        "rounds": run.rounds,
+        "void_rounds": [record.round for record in run.records if record.void],
+        "dropped": dropped,
+        "evaluated_round": last and last[0],
+        "fairness": last and last[1].fairness and asdict(last[1].fairness),
+        "clients": run.accuracies,
+        "absent": dict(last[1].absent) if last else {},
+    }

@@ -1,0 +1,49 @@
+"""What `fedkeel report` leaves behind: the page, its numbers, and the figures as files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.errors import ConfigError
+from common.files import replacing
+from deploy.report.figures import write_figures
+from deploy.report.page import TITLE, render
+from deploy.report.runs import discover_readable
+from deploy.report.studies import studies
+from deploy.report.summary import write_numbers
+
+
+def write_report(
+    places: Sequence[Path], out: Path, figures: Path | None = None, title: str = ""
+) -> tuple[list[Path], dict[str, str]]:
+    """Write the report of the runs in these folders and below them.
+
+    Args:
+        places: folders of runs, or that hold some.
+        out: the page; the same name with .json gets its numbers.
+        figures: folder for the figures as PNG and SVG, made if needed; None for none.
+        title: of the page; empty for the usual one.
+
+    Returns:
+        The files written, and the folders of runs that could not be read with the reason.
+
+    Raises:
+        ConfigError: there is no such folder, or no run in it that can be read; the name of the
+            page ends with .json.
+    """
+    if out.suffix == ".json":
+        raise ConfigError(f"the page cannot be {out}, where its numbers go; give it another ending")
+    runs, left_out = discover_readable(places)
+    if not runs:
+        told = "\n  ".join(left_out.values())
+        raise ConfigError(f"no run can be read:\n  {told}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as file:
+        file.write(render(runs, title=title or TITLE, left_out=left_out).encode())
+    numbers = out.with_suffix(".json")
+    write_numbers(numbers, runs, left_out)
+    paths = [out, numbers]
+    found = studies(runs) if figures else []
+    for place, study in enumerate(found, start=1):
+        prefix = f"{place}-" if len(found) > 1 else ""
+        paths += write_figures(study, figures or out.parent, prefix)
+    return paths, left_out
