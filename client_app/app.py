@@ -12,6 +12,7 @@ from flwr.common.constant import ErrorCode
 
 from client_app.conformal import calibrate, cover
 from client_app.evaluator import evaluate
+from client_app.gradients import full_gradient, gradient_metrics
 from client_app.keepsake import Keepsake
 from client_app.local import Local, local_of
 from client_app.personal import evaluate_personal, train_personal
@@ -100,6 +101,9 @@ def train_here(message: Message, local: Local) -> RecordDict:
     if LOSS_BEFORE in method.needs:
         whole = evaluate(flat, local.data, local.split.train)
         told = {LOSS_BEFORE: whole.loss_sum / max(whole.examples, 1)}
+    first = None
+    if config.diagnostics.gradients and config.is_diagnosed(order.round) and len(local.split.train):
+        first = full_gradient(flat, local.data, local.split.train)
     done = train(
         flat,
         local.data,
@@ -111,6 +115,9 @@ def train_here(message: Message, local: Local) -> RecordDict:
         path=(order.round, local.client),
     )
     weights, reached = flat.take_weights(), flat.take_buffers()
+    if first is not None and done.steps:
+        last = full_gradient(flat, local.data, local.split.train)
+        told |= gradient_metrics(first, last, received, weights, done)
     pull = method.personal_pull()
     if pull is not None and done.steps:
         train_personal(local, Keepsake.of(local), pull, order, received, buffers)

@@ -30,6 +30,8 @@ ROUND, LR = "server-round", "lr"
 LAYOUT, CLIENT, PATIENCE = "keel-layout", "keel-client", "keel-patience"
 EXAMPLES, STEPS, LR_SUM = "num-examples", "steps", "lr-sum"
 SECONDS, START_SECONDS = "seconds", "start-seconds"
+GRADIENT, GRADIENT_ERROR = "gradient-norm", "gradient-error"
+SMOOTHNESS = "smoothness"
 OWN_METRICS = {
     EXAMPLES,
     STEPS,
@@ -38,6 +40,9 @@ OWN_METRICS = {
     LOSS_BEFORE,
     SECONDS,
     START_SECONDS,
+    GRADIENT,
+    GRADIENT_ERROR,
+    SMOOTHNESS,
 }  # of our own ClientApp, no more
 CORRECT, LOSS_SUM = "correct", "loss-sum"
 LATE_SECONDS = 10.0  # past the deadline, in which a reply is noticed, not used

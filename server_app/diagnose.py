@@ -17,6 +17,8 @@ from common.layout import Layout
 from common.models import FlatModel
 from common.threads import one_blas_thread
 from common.types import Cohort, Step
+from common.wire import GRADIENT
+from server_app.premises import theorem_of
 from server_app.probe import Probe, similarities
 from server_app.state import ServerState
 
@@ -45,6 +47,7 @@ class Diagnosis:
                 "drift": drift_of(cohort, self.model.layout),
                 **progress_of(cohort, step),
                 **self._occupancy(cohort, step),
+                **self._theorem(before, cohort, step),
                 **self._similarities(before, cohort),
             }
 
@@ -57,6 +60,11 @@ class Diagnosis:
         share = self.config.cohort_size / cohort.clients
         expected = expected_occupancy(cohort.clients, share, rounds)
         return {"occupancy": {"held": held, "expected": expected}}
+
+    def _theorem(self, before: ServerState[Any], cohort: Cohort, step: Step[Any]) -> dict[str, Any]:
+        if not any(GRADIENT in update.metrics for update in cohort.updates):
+            return {}
+        return {"theorem": theorem_of(self.config, self.model, before, cohort, step)}
 
     def _similarities(self, before: ServerState[Any], cohort: Cohort) -> dict[str, Any]:
         if not self.config.diagnostics.probe:

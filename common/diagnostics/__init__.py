@@ -10,17 +10,31 @@ from common.diagnostics.cka import (
 )
 from common.diagnostics.drift import Drift, drift_diversity, layers_of
 from common.diagnostics.progress import cosines_with, expected_occupancy
+from common.diagnostics.theorem import (
+    Premises,
+    Terms,
+    Verdict,
+    error_bound,
+    relative_error,
+    verdict,
+)
 
 __all__ = [
     "Drift",
+    "Premises",
+    "Terms",
+    "Verdict",
     "centred_gram",
     "cka_matrix",
     "cka_of_features",
     "cka_of_grams",
     "cosines_with",
     "drift_diversity",
+    "error_bound",
     "expected_occupancy",
     "layers_of",
     "linear_cka",
     "mean_of_pairs",
+    "relative_error",
+    "verdict",
 ]
