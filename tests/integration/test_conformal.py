@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -47,8 +48,11 @@ def pooled(folder: Path, settings: dict[str, Any], part: str) -> tuple[Outputs, 
     return Outputs(softmax(logits), draws, config.conformal.k_reg, config.conformal.lam), labels
 
 
-def test_the_sets_are_those_of_all_samples_in_one_place_up_to_a_bin(carried_out: Runner) -> None:
-    ran = carried_out("run", {**CALIBRATED, "eval-every": 1})
+@pytest.mark.parametrize("method", ["fedavg", "afl"])  # AFL's model is a mean of several
+def test_the_sets_are_those_of_all_samples_in_one_place_up_to_a_bin(
+    method: str, carried_out: Runner
+) -> None:
+    ran = carried_out("run", {**CALIBRATED, "method": method, "afl.average": True})
     sets = sets_in(ran.folder)
     out, labels = pooled(ran.folder, CALIBRATED, "calibration")
     tests, truth = pooled(ran.folder, CALIBRATED, "test")

@@ -87,6 +87,7 @@ def test_equal_probabilities_are_ranked_by_label() -> None:
     out = outputs(np.array([[0.25, 0.25, 0.25, 0.25], [0.1, 0.4, 0.1, 0.4]]))
     assert out.ranks.tolist() == [[1, 2, 3, 4], [3, 1, 4, 2]]
     assert out.top.tolist() == [0, 1]
+    assert outputs(np.full((1, 100), 0.01)).ranks[0].tolist() == list(range(1, 101))
     assert_allclose(raps(out)[0], [0.25, 0.6, 0.95, 1.3], rtol=0, atol=1e-12)
 
 

@@ -140,7 +140,8 @@ def test_flb_21_clients_that_have_nothing_count_for_nothing_and_are_listed() -> 
     assert sets.test == {"0": 30, "2": 30}
     assert sets.untested == {"1": NO_EXAMPLES, "10": NO_EXAMPLES}
     told = sets.clients["aps"]
-    assert (told["0"].calibration, told["1"].test) == (0, 0)
+    assert (told["0"].calibration, told["1"].calibration) == (0, 40)
+    assert (told["0"].test, told["1"].test) == (30, 0)
     assert (told["1"].coverage, told["1"].mean_size) == (None, None)
     assert sets.chosen("aps").examples == 60
 
