@@ -31,7 +31,7 @@ PHONE: dict[str, Any] = {
     "is_mobile": True,
     "has_touch": True,
 }
-PATIENCE = 5_000  # milliseconds for anything to appear
+PATIENCE = 30_000  # milliseconds for anything to appear, also on a busy machine
 
 
 @contextmanager

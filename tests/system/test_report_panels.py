@@ -39,7 +39,8 @@ def document(body: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Panels</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{style}</style></head><body>{body}<script>{script}</script></body></html>"
+        f"<style>body {{ margin: 2.25rem }} {style}</style></head>"
+        f"<body>{body}<script>{script}</script></body></html>"
     )
 
 
@@ -421,6 +422,12 @@ def test_it_plays_only_when_asked_and_until_paused(chromium: Any, page: Path) ->
 # ---------------------------------------------------------------- on every page
 
 
+OVERFULL = """() => [...document.querySelectorAll(".fk-table td, .fk-facts dd")].filter((cell) => {
+  const text = document.createRange();
+  text.selectNodeContents(cell);
+  const [inner, outer] = [text, cell].map((each) => each.getBoundingClientRect());
+  return inner.left < outer.left || inner.right > outer.right;
+}).map((cell) => cell.textContent)"""
 LOOKS = [{}, {"dark": True, "still": True}, {"phone": True}, {"phone": True, "dark": True}]
 
 
@@ -434,6 +441,7 @@ def test_the_panels_are_quiet_fetch_nothing_and_fit(
             bend.example(example)
             bend.tau(tau)
             view.assert_fits()
+            assert view.page.evaluate(OVERFULL) == []
         bend.handle(3).press("Shift+ArrowRight")
         for clients, history in ((10, 0), (200, 20)):
             memory.set(clients=clients, history=history)

@@ -234,7 +234,7 @@
         put(cell("mu"), point && mu[k]);
         put(cell("cosine"), result.cosines[k]);
         cell("active").dataset.value = String(mu[k] > 0);
-        cell("active").textContent = mu[k] > 0 ? "\u25cf yes" : "no";
+        cell("active").textContent = mu[k] > 0 ? "yes" : "no";
       });
     }
 
