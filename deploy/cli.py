@@ -50,6 +50,9 @@ Name = Annotated[str, typer.Option("--name", help="Name of the run's folder; mad
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Clients that train at once; 0: one a core.")
 ]
+Events = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Folder for event files of TensorBoard.")
+]
 Gpus = Annotated[
     float | None, typer.Option("--client-gpus", min=0, help="Share of a GPU that a client gets.")
 ]
@@ -211,11 +214,14 @@ def report(
         Path | None, typer.Option("--figures", help="Folder for the figures, as PNG and SVG.")
     ] = None,
     title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "",
+    tensorboard: Events = None,
 ) -> None:
     """Make one page of figures and tables of some runs."""
-    from deploy.report.write import write_report
+    from deploy.report.write import write_events, write_report
 
     paths, left_out = write_report(places, out, figures, title)
+    if tensorboard:
+        paths.append(write_events(places, tensorboard))
     for folder, why in left_out.items():
         console.print(f"{folder} is left out: {why}", markup=False, soft_wrap=True)
     for path in paths:
@@ -256,6 +262,38 @@ def settings(
             shown = str(item.default).lower() if isinstance(item.default, bool) else item.default
             table.add_row(key, str(shown), item.metadata["help"] + extra)
     console.print(table, markup=False)
+
+
+@cli.command()
+def watch(
+    places: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS...", help="Folders of runs, or that will hold some."),
+    ],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="On 127.0.0.1; 0: a free one.")
+    ] = 0,
+    tensorboard: Events = None,
+) -> None:
+    """Serve the report on this machine while runs go on; Ctrl-C ends it."""
+    from deploy.report.events import EventLog
+    from deploy.report.page import render
+    from deploy.report.watch import LOOK_SECONDS, Watcher, serving
+
+    for place in places:
+        if not place.is_dir():
+            raise ConfigError(f"there is no folder {place}; start the runs first, or make it")
+    events = EventLog(tensorboard) if tensorboard else None
+    watcher = Watcher(
+        places, lambda runs, left_out: render(runs, left_out=left_out, live=True), events
+    )
+    with serving(watcher, port) as address:
+        console.print(
+            f"{address} shows {', '.join(map(str, places))}", markup=False, soft_wrap=True
+        )
+        while not watcher.error:
+            time.sleep(LOOK_SECONDS)
+    raise watcher.error
 
 
 cli.command()(sweeps.sweep)

@@ -151,3 +151,12 @@ def _found(places: Sequence[Path]) -> list[Path]:
 def _folders(place: Path) -> Iterator[Path]:
     marks: Iterable[Path] = place.rglob(RECORDS) if place.is_dir() else ()
     yield from sorted(mark.parent for mark in marks)
+
+
+def name_below(places: Sequence[Path], folder: Path) -> str:
+    """Return a run's name by its place: its path below the folder that was asked for."""
+    here = folder.resolve()
+    for place in (place.resolve() for place in places):
+        if here.is_relative_to(place):
+            return here.relative_to(place).as_posix() if here != place else here.name
+    return here.name

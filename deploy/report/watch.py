@@ -4,7 +4,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,19 +13,19 @@ from pathlib import Path
 
 from common.errors import ConfigError, FedError
 from deploy.report.events import EventLog
-from deploy.report.runs import Run, discover
+from deploy.report.runs import Run, discover_readable, name_below
 from deploy.status import headline
 from server_app.conformal import CONFORMAL
 from server_app.live import read_live
 from server_app.partition import PARTITION
-from server_app.records import CONFIG_FILE, OUTCOME, RECORDS, RecordError, read_outcome
+from server_app.records import CONFIG_FILE, OUTCOME, RECORDS, read_outcome
 
 LOOPBACK = "127.0.0.1"
 LOOK_SECONDS = 1.0
 SHARE = 0.25  # of the time that may be spent on drawing: the runs need the cores
 MARKS = (RECORDS, OUTCOME, CONFIG_FILE, PARTITION, CONFORMAL)
 
-Render = Callable[[Sequence[Run]], str]
+Render = Callable[[Sequence[Run], Mapping[str, str]], str]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Watcher:
 
     Args:
         places: folders of runs, or that hold runs, now or later.
-        render: makes a page of the runs.
+        render: makes a page of the runs, and of why others are left out, by folder.
         events: event files to keep up to date as well.
 
     Attributes:
@@ -61,19 +61,19 @@ class Watcher:
     def look(self) -> bool:
         """Draw the page anew if a file has changed; says whether it did.
 
-        A folder that cannot be read, or has no run yet, is told on the page.
+        A place without any run yet is an empty page.
         """
         version = self._version()
         if version == self.shown.version:
             return False
         try:
-            runs = discover(self.places)
-            html = self._render(runs)
-            if self._events:
-                self._events.write(runs, [self._name(run) for run in runs])
-        except (ConfigError, RecordError) as error:
-            html = self._render([]) if isinstance(error, ConfigError) else self.shown.html
-        self.shown = Shown(version, html or self._render([]))
+            runs, left_out = discover_readable(self.places)
+        except ConfigError:
+            runs, left_out = [], {}
+        self.shown = Shown(version, self._render(runs, left_out))
+        if self._events:
+            names = [name_below(self.places, run.path) for run in runs if run.path]
+            self._events.write(runs, names)
         return True
 
     def now(self) -> list[str]:
@@ -85,7 +85,8 @@ class Watcher:
             except FedError:
                 continue
             if live and not outcome:
-                lines.append(f"{self._relative(folder)}: {headline(live, None, time.time())}")
+                name = name_below(self.places, folder)
+                lines.append(f"{name}: {headline(live, None, time.time(), name)}")
         return lines
 
     def _folders(self) -> list[Path]:
@@ -100,17 +101,6 @@ class Watcher:
             if (path := folder / mark).exists()
         ]
         return hashlib.blake2b(json.dumps(states).encode(), digest_size=8).hexdigest()
-
-    def _name(self, run: Run) -> str:
-        assert run.path is not None, "discover sets it"
-        return self._relative(run.path)
-
-    def _relative(self, folder: Path) -> str:
-        for place in self.places:
-            if folder.resolve().is_relative_to(place.resolve()):
-                inside = folder.resolve().relative_to(place.resolve())
-                return inside.as_posix() if inside.parts else folder.resolve().name
-        return folder.name
 
 
 @contextmanager

@@ -5,11 +5,25 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from common.files import replacing
+from deploy.report.events import EventLog
 from deploy.report.figures import write_figures
 from deploy.report.page import TITLE, render
-from deploy.report.runs import discover_readable
+from deploy.report.runs import discover_readable, name_below
 from deploy.report.studies import studies
 from deploy.report.summary import write_numbers
+
+
+def write_events(places: Sequence[Path], folder: Path) -> Path:
+    """Write event files of the runs in these folders and below them; returns their folder.
+
+    Raises:
+        ConfigError: there is no run, or no event file can be written.
+    """
+    runs, _ = discover_readable(places)
+    log = EventLog(folder)
+    log.write(runs, [name_below(places, run.path or folder) for run in runs])
+    log.close()
+    return folder
 
 
 def write_report(

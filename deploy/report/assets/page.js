@@ -16,21 +16,29 @@
     } catch {}
   });
 
-  for (const button of document.querySelectorAll(".zoom")) {
-    button.addEventListener("click", () => {
-      button.closest("figure").classList.toggle("wide");
-      button.scrollIntoView({ block: "nearest" });
-    });
-  }
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest(".zoom");
+    if (!button) return;
+    button.closest("figure").classList.toggle("wide");
+    button.scrollIntoView({ block: "nearest" });
+  });
 
   if (root.dataset.live !== "true") return;
   const now = document.getElementById("now");
   let shown = null;
+  async function renew() {
+    // only what comes from runs: the panels stay as they were left, and so does the place read
+    const page = new DOMParser().parseFromString(await (await fetch("./")).text(), "text/html");
+    for (const part of ["studies", "sections"]) {
+      document.getElementById(part).replaceWith(page.getElementById(part));
+    }
+  }
   async function look() {
     try {
       const state = await (await fetch("state")).json();
       shown ??= state.version;
-      if (state.version !== shown) location.reload();
+      if (state.version !== shown) await renew();
+      shown = state.version;
       now.textContent = state.now.join(" · ");
       now.hidden = !state.now.length;
     } catch {

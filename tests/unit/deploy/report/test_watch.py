@@ -4,8 +4,9 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,8 +19,9 @@ from server_app.live import Live
 from server_app.records import RECORDS, Recorder, RoundRecord
 
 
-def render(runs: Sequence[Run]) -> str:
-    return "; ".join(f"{run.label} {run.rounds}" for run in runs) or "nothing yet"
+def render(runs: Sequence[Run], left_out: Mapping[str, str]) -> str:
+    shown = [f"{run.label} {run.rounds}" for run in runs]
+    return "; ".join([*shown, *(f"not {Path(name).name}" for name in left_out)]) or "nothing yet"
 
 
 def begin(place: Path, name: str = "a") -> RunFolder:
@@ -67,12 +69,29 @@ def test_the_page_is_drawn_again_only_when_something_happened(tmp_path: Path) ->
     assert watcher.shown.html == "a 2; b 1"
 
 
-def test_records_that_cannot_be_read_leave_the_page_as_it_was(tmp_path: Path) -> None:
+def test_records_that_cannot_be_read_are_named_and_the_others_shown(tmp_path: Path) -> None:
+    begin(tmp_path, "b")
     folder = begin(tmp_path)
     watcher = Watcher([tmp_path], render)
     (folder.path / RECORDS).write_text("no record\n")
     watcher.look()
-    assert watcher.shown.html == "a 1"
+    assert watcher.shown.html == "b 1; not a"
+
+
+def test_event_files_follow_under_the_names_of_the_folders(tmp_path: Path) -> None:
+    class Events:
+        told: ClassVar[list[list[str]]] = []
+
+        def write(self, runs: Sequence[Run], names: Sequence[str]) -> None:
+            self.told.append(
+                [f"{name} {run.rounds}" for run, name in zip(runs, names, strict=True)]
+            )
+
+    folder = begin(tmp_path / "sweep")
+    watcher = Watcher([tmp_path], render, Events())  # type: ignore[arg-type]
+    note(folder, 2)
+    watcher.look()
+    assert Events.told == [["sweep/a 1"], ["sweep/a 2"]]
 
 
 def test_the_browser_gets_the_page_and_what_goes_on(served: tuple[str, Path]) -> None:
@@ -122,7 +141,7 @@ def test_a_port_that_is_taken_is_told(served: tuple[str, Path]) -> None:
 def test_an_error_in_drawing_ends_the_watch_instead_of_hiding(tmp_path: Path) -> None:
     calls = []
 
-    def fragile(runs: Sequence[Run]) -> str:
+    def fragile(runs: Sequence[Run], left_out: Mapping[str, str]) -> str:
         calls.append(len(runs))
         if runs:
             raise ValueError("cannot draw this")
