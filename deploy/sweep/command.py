@@ -14,7 +14,6 @@ from rich.table import Table
 
 from common.errors import ConfigError, did_you_mean
 from common.files import exclusive, replacing
-from deploy.inputs import described
 from deploy.sweep.jobs import Result, carry_out, lanes, refuse_a_gpu_that_is_not_there
 from deploy.sweep.plan import RUNS, Plan, is_folder, read_plan
 from deploy.sweep.progress import watching
@@ -129,14 +128,11 @@ def _do(todo: Sequence[Standing], jobs: int, engine: str) -> list[Result]:
 
 
 def show(one: Sweep, found: Sequence[Standing]) -> None:
-    """Print the tables of a sweep's runs."""
-    from deploy.report.runs import load_runs
-    from deploy.report.table import summary_table
-    from server_app.records import RECORDS
+    """Print what a sweep's runs came to, and where they are."""
+    from deploy.sweep.results import results
 
-    done = {s.run.name: s.folder for s in found if (s.folder / RECORDS).exists()}
-    if done:
-        console.print(summary_table(load_runs(done), described(one.runs[0].config)))
+    for table in results([standing.folder for standing in found]):
+        console.print(table)
     _say(str(one.folder))
 
 

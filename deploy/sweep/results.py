@@ -1,0 +1,76 @@
+"""What the runs of a sweep came to: a table for each task, over the seeds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from common.comparison import OverSeeds
+from common.text import one_line
+from deploy.report.numbers import (
+    OfFairness,
+    evaluated,
+    final,
+    jain,
+    last_round,
+    mean,
+    name_of,
+    spread,
+    worst10,
+)
+from deploy.report.runs import Run, read_run
+from deploy.report.studies import Study, studies
+from server_app.records import RECORDS, RecordError
+
+SHARE, NUMBER = "{:.2%}", "{:.3f}"
+COLUMNS: Sequence[tuple[str, OfFairness, str, Callable[..., OverSeeds]]] = (
+    ("mean\naccuracy", mean, SHARE, max),
+    ("worst\n10 %", worst10, SHARE, max),
+    ("spread", spread, SHARE, min),
+    ("Jain\nindex", jain, NUMBER, max),
+)
+
+
+def results(folders: Sequence[Path]) -> Iterator[RenderableType]:
+    """Yield a table for each task of the runs in these folders, and a line for each broken run."""
+    runs: list[Run] = []
+    for folder in folders:
+        if (folder / RECORDS).exists():
+            try:
+                runs.append(read_run(folder))
+            except RecordError as error:
+                yield Text(one_line(f"{folder.name} is left out: {error}"))
+    yield from (study_table(study) for study in studies(runs) if evaluated(study))
+
+
+def study_table(study: Study) -> Table:
+    """Return a line for each family: its means over the seeds, and below them their range."""
+    table = Table(title=Text(study.title), title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("", overflow="fold")
+    for title in ("seeds", "rounds", *(column[0] for column in COLUMNS)):
+        table.add_column(title, justify="right", no_wrap=True, vertical="bottom")
+    families = evaluated(study)
+    columns = []
+    for _, get, form, best in COLUMNS:
+        values = [final(family, get) for family in families]
+        known = [value for value in values if value is not None]
+        top = form.format(best(known, key=lambda value: value.mean).mean)
+        columns.append([_cell(value, form, top if len(known) > 1 else "") for value in values])
+    for family, *cells in zip(families, *columns, strict=True):
+        seeds = str(len(family.by_seed))
+        table.add_row(Text(name_of(family)), seeds, str(last_round(family)), *cells)
+    return table
+
+
+def _cell(value: OverSeeds | None, form: str, top: str) -> Text:
+    if value is None:
+        return Text("-")
+    told = form.format(value.mean)
+    cell = Text(told.replace("%", " %"), "bold" if told == top else "")
+    if value.seeds > 1:
+        edges = "-".join(form.format(edge).rstrip("%") for edge in (value.low, value.high))
+        cell.append(f"\n{edges}", "dim not bold")
+    return cell
