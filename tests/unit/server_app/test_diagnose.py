@@ -264,6 +264,24 @@ def test_the_record_holds_what_a_direct_computation_gives() -> None:
     assert again.diagnostics == told
 
 
+def test_it_sees_the_weights_that_the_clients_received_and_the_step_from_there() -> None:
+    seen: list[Any] = []
+
+    def look(*shown: Any) -> dict[str, Any]:
+        seen.extend(shown)
+        return {}
+
+    federation = Federation(FedAvg(), size=SIZE)
+    federation.strategy.diagnose = look
+    sent = federation.weights
+    federation.train(1)
+    before, cohort, step = seen
+    assert before.round == 0
+    assert np.array_equal(before.weights, sent)
+    assert [update.client for update in cohort.updates] == federation.record.replied
+    assert np.array_equal(sent - step.direction, federation.weights)
+
+
 def test_a_void_round_has_none_and_old_records_still_read() -> None:
     federation = Watched(min_replies=6)
     federation.train(1)
