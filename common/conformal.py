@@ -20,6 +20,7 @@ from common.errors import DataError
 Floats: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
 TOLERANCE = 1e-12  # sums of probabilities in another order differ by less
+FINEST = -9.0  # log10 of the distance to 1 of the last edge before it
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +145,16 @@ def _refuse_none(examples: int) -> None:
 
 
 def edges_of(score: str, classes: int, bins: int, *, k_reg: int, lam: float) -> Floats:
-    """Return bins + 1 equidistant edges from 0 to the largest possible value of a score.
+    """Return bins + 1 ascending edges from 0 to the largest possible value of a score.
 
-    That value is the one of the last label when the model is sure of another.
+    That value is the one of the last label when the model is sure of another. Half of the edges are
+    equidistant, so no bin is wider than twice that value over `bins`; the others close in on 1,
+    where the scores of sure models crowd and a coarse edge would let all labels in.
     """
     sure = Outputs(np.eye(1, classes), np.ones(1), k_reg, lam)
-    return np.linspace(0.0, SCORES[score](sure).max(), bins + 1)
+    dense = bins // 2
+    even = np.linspace(0.0, SCORES[score](sure).max(), bins - dense + 1)
+    return np.sort(np.concatenate([even, 1 - np.logspace(-1, FINEST, dense)]))
 
 
 def histogram(scores: Floats, edges: Floats) -> Counts:
@@ -167,7 +172,7 @@ def histogram(scores: Floats, edges: Floats) -> Counts:
 def threshold(counts: Counts, edges: Floats, miscoverage: float) -> float:
     """Return the upper edge of the bin that holds the k-th smallest score, inf for k > n.
 
-    So it is at least `quantile` of the scores themselves, and above it by a bin's width at most.
+    So it is at least `quantile` of the scores themselves, and above it by its bin's width at most.
     Histograms of several clients are pooled by adding their counts.
 
     Raises:

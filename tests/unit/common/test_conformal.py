@@ -230,10 +230,33 @@ def test_every_score_lies_within_the_edges_and_wider_thresholds_hold_the_exact_s
         assert not (exact & ~wider).any()
 
 
-def test_raps_edges_end_where_the_last_label_of_a_sure_model_does() -> None:
+def test_edges_are_even_and_close_in_on_1() -> None:
     assert edges_of("raps", 10, 4, k_reg=3, lam=0.1)[-1] == pytest.approx(1.7)
     assert edges_of("raps", 2, 4, k_reg=3, lam=0.1)[-1] == 1.0
-    assert edges_of("lac", 10, 4, k_reg=3, lam=0.1).tolist() == [0, 0.25, 0.5, 0.75, 1]
+    few = edges_of("lac", 10, 4, k_reg=3, lam=0.1)
+    assert_allclose(few, [0, 0.5, 0.9, 1 - 1e-9, 1], rtol=0, atol=1e-15)
+    many = edges_of("aps", 10, 2000, k_reg=3, lam=0.1)
+    assert len(many) == 2001
+    assert (np.diff(many) >= 0).all()
+    assert np.diff(many).max() <= 2 / 2000 + 1e-15
+    gaps = 1 - many[(many > 0.9) & (many < 1 - 1e-9)]
+    assert (gaps[:-1] / gaps[1:]).max() < 1.02
+
+
+def test_a_sure_model_does_not_get_sets_of_all_labels() -> None:
+    """Its deterministic scores lie within 1e-3 of 1; a coarse bin there would let every label in."""
+    rng = stream(0, "a sure model")
+    rest = rng.uniform(1e-5, 1e-4, size=(500, 9))
+    s = np.column_stack([1 - rest.sum(axis=1), rest])
+    out, labels = outputs(s), rng.choice(3, 500, p=[0.8, 0.1, 0.1])
+    scores = aps(out)
+    true, edges = scores[np.arange(500), labels], edges_of("aps", 10, 2000, k_reg=1, lam=0.0)
+    sizes = [
+        sets_of(scores, q, out.top).sum(axis=1).mean()
+        for q in (quantile(true, 0.1), threshold(histogram(true, edges), edges, 0.1))
+    ]
+    assert sizes[0] < 9
+    assert sizes[1] - sizes[0] < 0.2
 
 
 def test_an_edge_belongs_to_the_bin_below_it() -> None:
