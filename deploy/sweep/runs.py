@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,11 +124,11 @@ def _unique(names: Sequence[str], digests: Sequence[str]) -> Iterator[str]:
         yield name
 
 
-def _short(keys: Iterator[str] | Mapping[str, Any]) -> dict[str, str]:
+def _short(keys: Iterable[str]) -> dict[str, str]:
     """Return what stands for each key: its last part, where no other key has the same."""
     last = {key: key.rpartition(".")[2] for key in keys}
-    same = list(last.values())
-    return {key: end if same.count(end) == 1 else _slug(key) for key, end in last.items()}
+    ends = list(last.values())
+    return {k: e if ends.count(e) == 1 else k.replace(".", "-") for k, e in last.items()}
 
 
 def _said(key: str, value: Any) -> str:
