@@ -244,7 +244,7 @@ def test_edges_are_even_and_close_in_on_1() -> None:
 
 
 def test_a_sure_model_does_not_get_sets_of_all_labels() -> None:
-    """Its deterministic scores lie within 1e-3 of 1; a coarse bin there would let every label in."""
+    """Its deterministic scores lie within 1e-3 of 1; a coarse bin there lets every label in."""
     rng = stream(0, "a sure model")
     rest = rng.uniform(1e-5, 1e-4, size=(500, 9))
     s = np.column_stack([1 - rest.sum(axis=1), rest])
