@@ -51,7 +51,7 @@ def study_table(study: Study) -> Table:
     table = Table(title=Text(study.title), title_justify="left", box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
     for title in ("seeds", "rounds", *(column[0] for column in COLUMNS)):
-        table.add_column(title, justify="right", no_wrap=True, vertical="bottom")
+        table.add_column(title, justify="right", no_wrap=True)
     families = evaluated(study)
     columns = []
     for _, get, form, best in COLUMNS:
