@@ -12,7 +12,14 @@ class Html(str):
 
 def html(value: object) -> Html:
     """Return a value as HTML: text is escaped, HTML stays as it is."""
-    return value if isinstance(value, Html) else Html(escape(str(value)))
+    return value if isinstance(value, Html) else Html(escape(printable(str(value))))
+
+
+def printable(text: str) -> str:
+    """Return a text that any file can hold: control signs and halves of signs are replaced."""
+    return "".join(
+        sign if sign.isprintable() else " " if sign.isspace() else "\ufffd" for sign in text
+    )
 
 
 def join(parts: Iterable[object], between: str = "") -> Html:
@@ -30,13 +37,16 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
     return Html(f"<{name}{told}>{join(content)}</{name}>")
 
 
-def table(heads: Sequence[object], rows: Iterable[Sequence[object]], note: object = "") -> Html:
+def table(
+    heads: Sequence[object], rows: Iterable[Sequence[object]], note: object = "", kind: str = ""
+) -> Html:
     """Return a table whose first column names the row; "" without rows.
 
     Args:
         heads: of the columns.
         rows: cells of each row; the first one is the row's head.
         note: what the reader must know, below it.
+        kind: a class, "words" where the cells are words.
     """
     lines = [
         tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]))
@@ -46,4 +56,13 @@ def table(heads: Sequence[object], rows: Iterable[Sequence[object]], note: objec
         return Html()
     head = tag("thead", tag("tr", *(tag("th", each, scope="col") for each in heads)))
     below = tag("p", note, class_="note") if note else ""
-    return join([tag("div", tag("table", head, tag("tbody", *lines)), class_="scroll"), below])
+    return join(
+        [
+            tag(
+                "div",
+                tag("table", head, tag("tbody", *lines), class_=kind or None),
+                class_="scroll",
+            ),
+            below,
+        ]
+    )

@@ -6,6 +6,7 @@ that is still running is compared at the round it has reached.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from common.comparison import (
@@ -19,12 +20,14 @@ from common.comparison import (
 from common.config import RunConfig
 from common.metrics import Fairness, rounds_to_reach
 from common.types import ClientId
+from deploy.report.html import printable
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study, said
 from server_app.records import Evaluation
 
 REFERENCE = "fedavg"  # what the papers compare with
 OfFairness = Callable[[Fairness], float]
+Frozen = tuple[tuple[int | None, tuple[tuple[ClientId, float], ...]], ...]
 
 
 def mean(fairness: Fairness) -> float:
@@ -62,7 +65,7 @@ def name_of(family: Family) -> str:
     """Return the method and those of its varied settings that are not at their defaults."""
     words = [family.method, *(said(key, value) for key, value in changed(family).items())]
     own = ", own models" if family.personal else ""
-    return " ".join(words) + own if family.method else family.label
+    return printable(" ".join(words) + own if family.method else family.label)
 
 
 def evaluated(study: Study) -> list[Family]:
@@ -207,13 +210,24 @@ def differences(study: Study, statistic: str) -> list[tuple[Family, Difference]]
         statistic: a key of `common.comparison.STATISTICS`.
     """
     base = reference(study)
-    theirs = served(base) if base else {}
+    theirs = _frozen(served(base)) if base else ()
     pairs = [
-        (family, paired_difference(served(family), theirs, statistic))
+        (family, _difference(_frozen(served(family)), theirs, statistic))
         for family in evaluated(study)
         if family is not base and not family.personal
     ]
     return [(family, difference) for family, difference in pairs if difference]
+
+
+def _frozen(tables: Mapping[int | None, Mapping[ClientId, float]]) -> Frozen:
+    return tuple((seed, tuple(table.items())) for seed, table in tables.items())
+
+
+@lru_cache(maxsize=256)
+def _difference(ours: Frozen, theirs: Frozen, statistic: str) -> Difference | None:
+    """The bootstrap takes longest of all: a figure and a table of the same numbers share it."""
+    one, other = ({seed: dict(table) for seed, table in side} for side in (ours, theirs))
+    return paired_difference(one, other, statistic)
 
 
 def varied_alone(study: Study) -> dict[str, Mapping[Any, Family]]:

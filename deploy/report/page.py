@@ -2,12 +2,13 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 
-from deploy.report import tables
-from deploy.report.figures import FIGURES, Picture, drawn
+from deploy.report import remarks, tables
+from deploy.report.figures import BRIEF, FIGURES, Picture, drawn
+from deploy.report.figures.pictures import RESULTS, ROUNDS, SETS
 from deploy.report.figures.style import TOKENS
 from deploy.report.figures.svg import for_page, svg_text
 from deploy.report.headline import state, tiles, warnings
@@ -16,8 +17,12 @@ from deploy.report.runs import Run
 from deploy.report.studies import Study, studies
 
 TITLE = "FedKeel report"
-ALL_FIGURES = 12  # studies; with more, each has only the first FEW figures
-FEW = 2
+REMARKS: Mapping[str, Callable[[Study], Html]] = {
+    RESULTS: tables.worst_served,
+    ROUNDS: remarks.of_rounds,
+    SETS: remarks.of_sets,
+}
+ALL_FIGURES = 12  # studies; with more, each has only the BRIEF figures
 
 
 def render(
@@ -36,7 +41,7 @@ def render(
         live: whether it is served while runs go on, and follows them.
     """
     found = studies(runs)
-    pictures = FIGURES if len(found) <= ALL_FIGURES else FIGURES[:FEW]
+    pictures = FIGURES if len(found) <= ALL_FIGURES else BRIEF
     sections = [_study(study, place, pictures) for place, study in enumerate(found, start=1)]
     scripts = [_asset("page.js"), _asset("panels.js")]
     return Template(_asset("page.html")).substitute(
@@ -94,8 +99,8 @@ def _about(
         parts.append(
             tag(
                 "p",
-                f"There are {len(found)} studies, so that each has only its tables and {FEW} "
-                "figures here; ask for fewer runs to see all figures.",
+                f"There are {len(found)} studies, so that each has only its tables and "
+                f"{len(BRIEF)} figures here; ask for fewer runs to see all figures.",
                 class_="note",
             )
         )
@@ -105,18 +110,12 @@ def _about(
 
 def _study(study: Study, place: int, pictures: Sequence[Picture]) -> Html:
     said = [tag("li", text) for text in warnings(study)]
-    shown = [
-        _figure(
-            picture, for_page(svg_text(figure), f"s{place}-{picture.name}", html(picture.title))
-        )
-        for picture, figure in drawn(study, pictures)
-    ]
     parts = [
         tag("h2", study.title or "Runs"),
         tag("p", state(study), class_="note"),
         tiles(study),
         tag("ul", *said, class_="warnings") if said else "",
-        tag("div", *shown, class_="figures") if shown else "",
+        *_groups(study, place, pictures),
         _titled("Numbers", tables.summary(study)),
         tag(
             "div",
@@ -124,17 +123,34 @@ def _study(study: Study, place: int, pictures: Sequence[Picture]) -> Html:
             _titled("Rounds to the reference's final accuracy", tables.targets(study)),
             class_="pair",
         ),
-        _titled("Clients that are served worst", tables.worst_served(study)),
         _titled("Replies that were not used", tables.losses(study)),
         tables.settings(study),
     ]
     return tag("section", *parts, id=f"study-{place}", class_="study")
 
 
+def _groups(study: Study, place: int, pictures: Sequence[Picture]) -> list[Html]:
+    """The figures under their headings, with what there is to say of them."""
+    found: dict[str, list[Html]] = {}
+    for picture, figure in drawn(study, pictures):
+        svg = for_page(svg_text(figure), f"s{place}-{picture.name}", html(picture.title))
+        found.setdefault(picture.group, []).append(_figure(picture, svg))
+    return [
+        tag(
+            "div",
+            tag("h3", group, class_="group"),
+            tag("div", *figures, class_="figures"),
+            REMARKS[group](study) if group in REMARKS else "",
+            class_="block",
+        )
+        for group, figures in found.items()
+    ]
+
+
 def _figure(picture: Picture, svg: str) -> Html:
     return tag(
         "figure",
-        tag("h3", picture.title),
+        tag("h4", picture.title),
         tag(
             "button", Html(svg), type="button", class_="zoom", aria_label=f"{picture.title}, larger"
         ),

@@ -13,7 +13,7 @@ from deploy.report.studies import Family, Study
 from deploy.report.table import megabytes_per_client_round, seconds_per_round
 from server_app.records import ClientScore
 
-MOST_CLIENTS, MOST_LOSSES = 10, 30  # rows
+FEWEST, MOST_CLIENTS, MOST_LOSSES = 5, 10, 30  # rows
 
 
 def _percent(value: float) -> str:
@@ -148,13 +148,14 @@ def worst_served(study: Study) -> Html:
         if not found or series.style.faint:
             continue
         seed, evaluation = next(iter(found.items()))
-        count = min(worst_count(len(evaluation.clients)), MOST_CLIENTS)
+        count = min(max(worst_count(len(evaluation.clients)), FEWEST), MOST_CLIENTS)
         lowest = sorted(evaluation.clients.items(), key=lambda item: (_share(item[1]), item[0]))
         bars = [_bar(client, score) for client, score in lowest[:count]]
         told = f" (seed {seed})" if len(found) > 1 else ""
         head = tag("h4", label_of(series), told)
         cards.append(tag("div", head, tag("ol", *bars), class_="card"))
-    return tag("div", *cards, class_="cards") if cards else Html()
+    title = tag("h3", "Clients that are served worst")
+    return join([title, tag("div", *cards, class_="cards")]) if cards else Html()
 
 
 def _share(score: ClientScore) -> float:

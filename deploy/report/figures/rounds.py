@@ -5,11 +5,8 @@ from typing import TYPE_CHECKING, Any
 from deploy.report.figures.style import (
     DASHES,
     INK,
-    LINE,
     MUTED,
     PAPER,
-    SIZE,
-    SMALL,
     Series,
     accuracy_axis,
     canvas,
@@ -19,16 +16,14 @@ from deploy.report.figures.style import (
     legend,
     series_of,
     whole_numbers,
-    write,
 )
-from deploy.report.numbers import OfFairness, curve, mean, name_of, reached, reference, worst10
+from deploy.report.numbers import OfFairness, curve, mean, reached, reference, worst10
 from deploy.report.studies import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 12  # bars in one picture
 TOGETHER = 3  # families whose two curves can be told apart in one picture
 
 
@@ -103,33 +98,3 @@ def _mark_target(axes: "Axes", study: Study, series: list[Series]) -> None:
             axes.plot(value.round, height, marker="o", markersize=7, markeredgewidth=2,
                       markerfacecolor=PAPER, color=each.style.colour, zorder=5)  # fmt: skip
             axes.vlines(value.round, 0, target, color=each.style.colour, linewidth=1, alpha=0.5)
-
-
-def target(study: Study) -> "Figure | None":
-    """Draw the rounds until each family first reaches the reference's final accuracy, as bars."""
-    base = reference(study)
-    styles = {id(each.family): each.style for each in series_of(study)}
-    rows = reached(study)
-    if not base or len(rows) < 2:
-        return None
-    rows.sort(key=lambda row: styles[id(row[0])].faint)
-    rows = rows[:MOST]
-    rows.sort(key=lambda row: (row[1].round is None, row[1].round or 0, row[0] is base))
-    figure, (axes,) = canvas("round", height=max(SIZE[1], 0.9 + 0.28 * len(rows)))
-    total = rows[0][1].total
-    for place, (family, value) in enumerate(rows):
-        style = styles[id(family)]
-        axes.barh(place, value.round or total, height=0.58, linewidth=0,
-                  color=style.colour if value.round else LINE,
-                  alpha=0.3 if style.faint else 0.85)  # fmt: skip
-        said = f"{value.round}  ({value.speedup:.1f}x)" if value.speedup else "not reached"
-        write(axes, (value.round or 0) + total * 0.015, place, said, va="center", color=INK)
-    axes.set_yticks(range(len(rows)), [name_of(family) for family, _ in rows])
-    for label in axes.get_yticklabels():
-        label.set(color=INK, fontsize=SMALL, parse_math=False)
-    axes.invert_yaxis()
-    axes.grid(visible=False)
-    axes.set_xlim(0, total * 1.2)
-    whole_numbers(axes.xaxis)
-    headed(axes, f"rounds to {100 * rows[0][1].target:.1f} %, where {name_of(base)} ends")
-    return figure

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from textwrap import shorten
+from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
+from deploy.report.html import printable
 from deploy.report.numbers import evaluated, final, foremost, mean, name_of, reference
 from deploy.report.studies import Family, Study
 
@@ -39,6 +40,7 @@ DASHES = (0, (3.2, 1.8))
 SIZE = (5.6, 3.7)  # inches; a phone shows them 330 pixels wide
 TEXT, SMALL = 11.5, 10.5  # points
 HIGH = 0.4  # an accuracy from which an axis need not begin at 0
+SHADES = 20  # of a heat map
 LEGEND_ROWS = 2  # for which the usual height has room
 LEGEND_ROOM = 62  # characters of the small size across the figure
 
@@ -190,7 +192,7 @@ def whole_numbers(axis: Any) -> None:
 
 def accuracy_axis(axes: "Axes", lowest: float, highest: float) -> None:
     """Show accuracies from 0, or from the tens below the lowest where all of them are high."""
-    bottom = math.floor(lowest * 10 - 0.2) / 10 if lowest > HIGH else 0.0
+    bottom = math.floor(lowest * 10 - 0.05) / 10 if lowest > HIGH else 0.0
     axes.set_ylim(bottom, min(1 + 0.02 * (1 - bottom), highest + 0.06 * (highest - bottom) + 0.01))
     percent(axes.yaxis)
 
@@ -198,7 +200,7 @@ def accuracy_axis(axes: "Axes", lowest: float, highest: float) -> None:
 def write(axes: "Axes", x: float, y: float, text: str, **more: Any) -> Any:
     """Write into the axes as it stands: a name may hold what looks like mathematics."""
     look: dict[str, Any] = {"fontsize": SMALL, "color": MUTED, "parse_math": False, **more}
-    return axes.text(x, y, text, **look)
+    return axes.text(x, y, printable(text), **look)
 
 
 def legend(figure: "Figure", handles: Iterable[Any]) -> None:
@@ -228,11 +230,11 @@ def legend(figure: "Figure", handles: Iterable[Any]) -> None:
         text.set_parse_math(False)
 
 
-def key(name: str, colour: str, **look: Any) -> Any:
+def key(name: str, colour: Any, **look: Any) -> Any:
     """Return an entry of the legend: a line, or a marker with `linestyle="none"`."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=colour, label=shorten(name, 48, placeholder=" ..."), **look)
+    return Line2D([], [], color=colour, label=_short(name, 48), **look)
 
 
 def keys_of(series: Sequence[Series]) -> list[Any]:
@@ -254,11 +256,49 @@ def points_of(series: Sequence[Series]) -> list[Any]:
     return [*entries, rest] if others else entries
 
 
+def _short(text: str, longest: int) -> str:
+    """A name as one line of the figure; one that begins with _ would be left out of a legend."""
+    line = shorten(printable(text), longest, placeholder=" ...") or printable(text)[:longest]
+    return f" {line}" if line.startswith("_") else line
+
+
 def tinted(colour: str, share: float) -> tuple[float, float, float, float]:
     """Return the colour of a cell of a heat map: clear at 0, and never too dark to write on."""
     from matplotlib.colors import to_rgba
 
     return to_rgba(colour, 0.04 + 0.62 * min(max(share, 0.0), 1.0))
+
+
+def cells(axes: "Axes", grid: Sequence[Sequence[float | None]], colour: str) -> None:
+    """Draw shares from 0 to 1 as a heat map, the first row on top; what is unknown stays empty.
+
+    Cells of one shade are one path: hundreds of clients must not make a page heavy.
+    """
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    shades: dict[int, list[Path]] = {}
+    gap = 0.03 if len(grid) <= 40 else 0.0
+    for row, line in enumerate(grid):
+        for column, share in enumerate(line):
+            if share:
+                x, y, side = column - 0.5 + gap, row - 0.5 + gap, 1 - 2 * gap
+                corners = [(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)]
+                shades.setdefault(math.ceil(share * SHADES), []).append(Path(corners, closed=True))
+    for shade, paths in sorted(shades.items()):
+        look = {"facecolor": tinted(colour, shade / SHADES), "linewidth": 0}
+        axes.add_patch(PathPatch(Path.make_compound_path(*paths), **look))
+    axes.set_xlim(-0.5, max(map(len, grid), default=1) - 0.5)
+    axes.set_ylim(len(grid) - 0.5, -0.5)
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+
+
+def named(axis: Any, names: Sequence[str], width: int = 18) -> None:
+    """Name the places 0, 1, ... of an axis."""
+    axis.set_ticks(range(len(names)), [fill(_short(name, 3 * width), width) for name in names])
+    for label in axis.get_ticklabels():
+        label.set(color=INK, fontsize=SMALL, parse_math=False)
 
 
 Draw = Callable[[Study], "Figure | None"]

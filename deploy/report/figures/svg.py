@@ -2,12 +2,15 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, filterwarnings
 
 from deploy.report.figures.style import INK, MUTED, PAPER, SMALL, TOKENS
+from deploy.report.html import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +24,7 @@ def titled(figure: "Figure", title: str, data: str = "") -> "Figure":
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + (0.62 if data else 0.4))
     figure.suptitle(
-        title + ("\n " if data else ""),
+        printable(title) + ("\n " if data else ""),
         x=0.015,
         ha="left",
         fontsize=13.5,
@@ -31,13 +34,14 @@ def titled(figure: "Figure", title: str, data: str = "") -> "Figure":
     )
     top = 1 - 0.36 / figure.get_size_inches()[1]
     look: Any = {"ha": "left", "va": "top", "fontsize": SMALL, "color": MUTED, "parse_math": False}
-    figure.text(0.015, top, shorten(data, 84, placeholder=" ..."), **look)
+    figure.text(0.015, top, shorten(printable(data), 84, placeholder=" ..."), **look)
     return figure
 
 
 def write_png(figure: "Figure", path: Path) -> Path:
     """Write a figure as PNG on white."""
-    figure.savefig(path, dpi=DOTS, facecolor=PAPER)
+    with _any_script():
+        figure.savefig(path, dpi=DOTS, facecolor=PAPER)
     return path
 
 
@@ -46,7 +50,7 @@ def svg_text(figure: "Figure") -> str:
     import matplotlib as mpl
 
     out = io.StringIO()
-    with mpl.rc_context(SALT):
+    with mpl.rc_context(SALT), _any_script():
         figure.savefig(
             out,
             format="svg",
@@ -54,6 +58,14 @@ def svg_text(figure: "Figure") -> str:
             metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
         )
     return _NUMBER.sub(_shorter, out.getvalue())
+
+
+@contextmanager
+def _any_script() -> Iterator[None]:
+    """Names in a script that matplotlib's font lacks are boxes in a PNG, and no reason to warn."""
+    with catch_warnings():
+        filterwarnings("ignore", message="Glyph .* missing from")
+        yield
 
 
 _NUMBER = re.compile(r"(?<=[ \"(])-?\d+\.\d{3,}")

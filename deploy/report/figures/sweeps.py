@@ -17,6 +17,7 @@ from deploy.report.figures.style import (
     canvas,
     key,
     legend,
+    named,
     percent,
     write,
 )
@@ -94,9 +95,7 @@ def _draw_bars(axes: "Axes", rows: Sequence[tuple[str, Family]]) -> None:
                 axes.hlines(place + shift, value.low, value.high, color=INK, linewidth=1)
             text = f"{100 * value.mean:.1f}"
             write(axes, value.high + 0.012, place + shift, text, va="center", color=INK)
-    axes.set_yticks(range(len(rows)), [fill(name, 18) for name, _ in rows])
-    for label in axes.get_yticklabels():
-        label.set(color=INK, fontsize=SMALL, parse_math=False)
+    named(axes.yaxis, [name for name, _ in rows])
     axes.invert_yaxis()
     axes.grid(visible=False)
     percent(axes.xaxis)

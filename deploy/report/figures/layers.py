@@ -1,0 +1,209 @@
+"""Layer by layer: how differently the clients moved, and how alike their layers still are."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from common.comparison import OverSeeds, over_seeds
+from deploy.report.figures.style import (
+    GOOD,
+    INK,
+    LINE,
+    MUTED,
+    PAPER,
+    SIZE,
+    SMALL,
+    Series,
+    canvas,
+    cells,
+    key,
+    keys_of,
+    legend,
+    named,
+    tinted,
+    told_apart,
+    whole_numbers,
+    write,
+)
+from deploy.report.inside import last_diagnosed, over_rounds
+from deploy.report.studies import Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_MATRICES = 6
+MOST_LAYERS = 24
+
+
+def drift_by_layer(study: Study) -> "Figure | None":
+    """Draw the drift diversity of each layer in the last diagnosed round of each family."""
+    shown = [(each, _drift(each)) for each in told_apart(study)]
+    shown = [(each, layers) for each, layers in shown if layers]
+    if not shown:
+        return None
+    names = list(dict.fromkeys(name for _, layers in shown for name in layers))[:MOST_LAYERS]
+    height = max(SIZE[1], 1.2 + 0.24 * len(names))
+    figure, (axes,) = canvas("drift diversity of the layer", height=height)
+    axes.set_xscale("log")
+    for each, layers in shown:
+        points = [(layers[n], place) for place, n in enumerate(names) if layers.get(n)]
+        known = [(value, place) for value, place in points if value]
+        xs, ys = [value.mean for value, _ in known], [place for _, place in known]
+        axes.plot(xs, ys, color=each.style.colour, marker=each.style.marker, linewidth=1.8,
+                  markersize=7, markeredgecolor=PAPER, linestyle=each.style.line)  # fmt: skip
+        lows, highs = [v.low for v, _ in known], [v.high for v, _ in known]
+        axes.hlines(ys, lows, highs, color=each.style.colour, linewidth=5, alpha=0.2)
+    _mark_bounds(axes, study)
+    axes.set_ylim(len(names) - 0.5, -0.75)
+    named(axes.yaxis, names)
+    axes.grid(visible=False)
+    axes.grid(axis="y", color=LINE, linewidth=0.8)
+    _plain_log(axes)
+    legend(figure, keys_of([each for each, _ in shown]))
+    return figure
+
+
+def _drift(series: Series) -> dict[str, OverSeeds | None]:
+    tables = [found["drift"]["layers"] for found in last_diagnosed(series.family, "drift")]
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: over_seeds(table.get(name) for table in tables) for name in names}
+
+
+def _mark_bounds(axes: "Axes", study: Study) -> None:
+    sizes = {
+        len(found["clients"])
+        for each in told_apart(study)
+        for found in last_diagnosed(each.family, "drift")
+        if found.get("clients")
+    }
+    marks = [(1.0, "as if orthogonal")]
+    marks += [(1 / size, f"all alike (1/{size})") for size in sizes if len(sizes) == 1]
+    for value, text in marks:
+        axes.axvline(value, color=MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+        look: dict[str, Any] = {
+            "transform": axes.get_xaxis_transform(),
+            "va": "top",
+            "ha": "center",
+        }
+        write(axes, value, 1.075, text, **look)
+
+
+def _plain_log(axes: "Axes") -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def drift_over_rounds(study: Study) -> "Figure | None":
+    """Draw the drift diversity of all weights over the diagnosed rounds."""
+    shown = [
+        (each, over_rounds(each.family, "drift", lambda found: found["whole"]))
+        for each in told_apart(study)
+    ]
+    shown = [(each, points) for each, points in shown if len(points) > 1]
+    if not shown:
+        return None
+    figure, (axes,) = canvas("round", "drift diversity of all weights")
+    for each, points in shown:
+        rounds = [number for number, _ in points]
+        axes.fill_between(rounds, [v.low for _, v in points], [v.high for _, v in points],
+                          color=each.style.colour, alpha=0.13, linewidth=0)  # fmt: skip
+        axes.plot(rounds, [v.mean for _, v in points], color=each.style.colour,
+                  linestyle=each.style.line, linewidth=2.2)  # fmt: skip
+    axes.axhline(1, color=MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    whole_numbers(axes.xaxis)
+    legend(figure, keys_of([each for each, _ in shown]))
+    return figure
+
+
+def similarity(study: Study) -> "Figure | None":
+    """Draw the mean CKA over pairs of clients, layers by methods, as a heat map."""
+    columns = [(each, _similarity(each)) for each in told_apart(study)]
+    columns = [(each, layers) for each, layers in columns if layers]
+    names = list(dict.fromkeys(name for _, layers in columns for name in layers))[:MOST_LAYERS]
+    grid = [[layers.get(name) for _, layers in columns] for name in names]
+    low = _floor(grid)
+    if low is None:
+        return None
+    figure, (axes,) = canvas(height=max(SIZE[1], 0.9 + 0.3 * len(names)))
+    cells(axes, _stretched(grid, low), GOOD)
+    for row, line in enumerate(grid):
+        for column, value in enumerate(line):
+            text = "-" if value is None else f"{value:.3f}"
+            write(axes, column, row, text, ha="center", va="center", color=INK)
+    named(axes.yaxis, names)
+    named(axes.xaxis, [each.name for each, _ in columns], 10)
+    axes.xaxis.tick_top()
+    return figure
+
+
+def _similarity(series: Series) -> dict[str, float]:
+    """The mean over the diagnosed rounds and the seeds of each layer's mean over pairs."""
+    names = [
+        name for found in last_diagnosed(series.family, "cka") for name in found["cka"]["layers"]
+    ]
+    means = {}
+    for name in dict.fromkeys(names):
+        points = over_rounds(series.family, "cka", partial(_of_layer, name))
+        if points:
+            means[name] = fmean(value.mean for _, value in points)
+    return means
+
+
+def _of_layer(name: str, found: Mapping[str, Any]) -> float | None:
+    mean: float | None = found["layers"].get(name, {}).get("mean")
+    return mean
+
+
+def _floor(grid: Sequence[Sequence[float | None]]) -> float | None:
+    """The twentieths below the lowest value, from which shades count; None without values."""
+    known = [value for line in grid for value in line if value is not None]
+    return min(math.floor(min(known) * 20) / 20, 0.95) if known else None
+
+
+def _stretched(grid: Sequence[Sequence[float | None]], low: float) -> list[list[float | None]]:
+    return [
+        [None if value is None else max((value - low) / (1 - low), 1e-9) for value in line]
+        for line in grid
+    ]
+
+
+def matrices(study: Study) -> "Figure | None":
+    """Draw the CKA of every pair of clients in the last layer, a square for each method."""
+    found = [(each, _last_matrix(each)) for each in told_apart(study)]
+    shown = [(each, grid) for each, grid in found if grid][:MOST_MATRICES]
+    low = _floor([line for _, grid in shown for line in grid])
+    if low is None:
+        return None
+    columns = math.ceil(math.sqrt(len(shown)))
+    rows = math.ceil(len(shown) / columns)
+    figure, axes = canvas(rows=rows, columns=columns)
+    for one, (each, grid) in zip(axes, shown, strict=False):
+        cells(one, _stretched(grid, low), GOOD)
+        one.set_aspect("equal")
+        one.set_title(each.name, fontsize=SMALL, color=each.style.colour, parse_math=False)
+        named(one.yaxis, [])
+        named(one.xaxis, [])
+    for one in axes[len(shown) :]:
+        one.set_visible(False)
+    marks: dict[str, Any] = {"marker": "s", "linestyle": "none", "markersize": 9}
+    ends = ((low, f"{low:g}"), (1.0, "1: alike"))
+    legend(figure, [key(text, tinted(GOOD, (value - low) / (1 - low)), **marks)
+                    for value, text in ends])  # fmt: skip
+    return figure
+
+
+def _last_matrix(series: Series) -> list[list[float | None]]:
+    """The CKA of the clients' last layer in the last diagnosed round of the first seed."""
+    for found in last_diagnosed(series.family, "cka")[:1]:
+        for layer in list(found["cka"]["layers"].values())[-1:]:
+            matrix: list[list[float | None]] = layer["matrix"]
+            return matrix
+    return []

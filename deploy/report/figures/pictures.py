@@ -1,0 +1,215 @@
+"""All kinds of figures, in the order in which a page shows them."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from common.conformal import SCORES
+from deploy.report.figures.clients import against_spread, against_worst, distribution
+from deploy.report.figures.compare import difference, target
+from deploy.report.figures.data import partition, traffic
+from deploy.report.figures.layers import (
+    drift_by_layer,
+    drift_over_rounds,
+    matrices,
+    similarity,
+)
+from deploy.report.figures.rounds import accuracy, worst
+from deploy.report.figures.sets import coverage, coverage_of_clients
+from deploy.report.figures.steps import cosines, memory
+from deploy.report.figures.style import Draw
+from deploy.report.figures.sweeps import ablations, values
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One kind of figure.
+
+    Attributes:
+        group: the heading under which a page shows it.
+        name: of its files.
+        title: what it is.
+        caption: what to see, and by which definition.
+        draw: returns the figure, None when the study has nothing to show in it.
+    """
+
+    group: str
+    name: str
+    title: str
+    caption: str
+    draw: Draw
+
+
+RESULTS, SETTINGS = "How well, and for whom", "What the settings do"
+ROUNDS, SETS, DATA = "Inside the rounds", "Prediction sets", "Data and traffic"
+
+FIGURES = (
+    Picture(
+        RESULTS,
+        "accuracy",
+        "Accuracy over the rounds",
+        "Mean over the clients, with the range over seeds. A ring marks where a method first has "
+        "the accuracy with which the reference ends (dotted).",
+        accuracy,
+    ),
+    Picture(
+        RESULTS,
+        "worst",
+        "The worst-served clients over the rounds",
+        "The mean of the ⌈N/10⌉ least accurate clients of each evaluation, with the range over "
+        "seeds.",
+        worst,
+    ),
+    Picture(
+        RESULTS,
+        "clients",
+        "How evenly the clients are served",
+        "Each step is a client of the last evaluation, from worst to best: a flat line serves all "
+        "alike, and its left end is what the worst-served get. Over seeds, the mean of each rank.",
+        distribution,
+    ),
+    Picture(
+        RESULTS,
+        "spread",
+        "Accuracy against spread",
+        "Up is more accurate, left is more even. Large: mean over seeds; small: each seed. Spread "
+        "is the standard deviation of the clients' accuracies.",
+        against_spread,
+    ),
+    Picture(
+        RESULTS,
+        "tenth",
+        "Accuracy against the worst tenth",
+        "Up and to the right is better for everybody. Large: mean over seeds; small: each seed.",
+        against_worst,
+    ),
+    Picture(
+        RESULTS,
+        "target",
+        "How soon the reference is reached",
+        "The first evaluated round at which the mean curve has the accuracy with which the "
+        "reference ends, and how many times sooner that is.",
+        target,
+    ),
+    Picture(
+        RESULTS,
+        "difference",
+        "Difference to the reference",
+        "On the same clients with the same seeds; lines are 95 % intervals of a paired bootstrap. "
+        "Filled: the interval leaves out 0.",
+        difference,
+    ),
+    Picture(
+        SETTINGS,
+        "ablations",
+        "One part switched off",
+        "The method as a whole, then without one of its parts each; thin lines are the range over "
+        "seeds. What a part is worth is the length that is missing.",
+        ablations,
+    ),
+    Picture(
+        SETTINGS,
+        "values",
+        "What a setting does",
+        "The end of runs that differ in this setting alone; pale bars are the range over seeds, "
+        "dotted lines the reference.",
+        values,
+    ),
+    Picture(
+        SETTINGS,
+        "values-2",
+        "What another setting does",
+        "As beside it, for the setting with the next most values.",
+        partial(values, rank=1),
+    ),
+    Picture(
+        SETTINGS,
+        "values-3",
+        "What a third setting does",
+        "As beside it, for the setting with the next most values.",
+        partial(values, rank=2),
+    ),
+    Picture(
+        ROUNDS,
+        "drift-layers",
+        "Drift diversity, layer by layer",
+        "ξ = Σ‖mᵢ‖² / ‖Σmᵢ‖² of the clients' updates in the last diagnosed round: further left, "
+        "they agree more. m like updates give 1/m, orthogonal ones 1 (Li et al., CVPR 2023).",
+        drift_by_layer,
+    ),
+    Picture(
+        ROUNDS,
+        "drift-rounds",
+        "Drift diversity over the rounds",
+        "ξ of all weights together in the diagnosed rounds, with the range over seeds; above 1 "
+        "(dotted) the updates work against each other.",
+        drift_over_rounds,
+    ),
+    Picture(
+        ROUNDS,
+        "cka",
+        "How alike the clients' layers are",
+        "Linear CKA of the layers' outputs on the same test samples after local training, mean "
+        "over pairs of clients and diagnosed rounds; 1: alike but for rotation and scale "
+        "(Kornblith et al., ICML 2019).",
+        similarity,
+    ),
+    Picture(
+        ROUNDS,
+        "cka-clients",
+        "The last layer, client by client",
+        "Linear CKA of each pair of clients in the last layer, in the last diagnosed round of the "
+        "first seed: a pale row is a client that goes its own way.",
+        matrices,
+    ),
+    Picture(
+        ROUNDS,
+        "memory",
+        "Whom the method remembers",
+        "Clients whose last update counts in a round, how many of them hold the step back (active "
+        "constraints), and how many distinct clients so many draws are expected to hold.",
+        memory,
+    ),
+    Picture(
+        ROUNDS,
+        "cosines",
+        "Whom the step serves",
+        "A dot is a client of a diagnosed round: the cosine of the server's step with its update. "
+        "Below 0 the step undoes what the client has learnt.",
+        cosines,
+    ),
+    *(
+        Picture(
+            SETS,
+            f"sets-{score}",
+            f"Coverage and size of the sets: {score}",
+            "How many labels a set needs to hold the true one as often as wanted: up and to the "
+            "left is better. The diamond is the model's first choice alone, at one label.",
+            partial(coverage, score=score),
+        )
+        for score in SCORES
+    ),
+    Picture(
+        SETS,
+        "sets-clients",
+        "For whom the promise is kept",
+        "Coverage of each client at the chosen level: the promise holds for all together, not for "
+        "each client; clients with few test samples scatter.",
+        coverage_of_clients,
+    ),
+    Picture(
+        DATA,
+        "partition",
+        "Who holds which classes",
+        "The share of each class in a client's training samples: the darker, the more; of the "
+        "first seed.",
+        partition,
+    ),
+    Picture(
+        DATA,
+        "traffic",
+        "Accuracy against traffic",
+        "Megabytes (10⁶ bytes) to and from a client in a round: up and to the left is better.",
+        traffic,
+    ),
+)
+BRIEF = tuple(each for each in FIGURES if each.name in ("accuracy", "clients"))

@@ -1,0 +1,87 @@
+"""What lies in runs beside accuracies: diagnostics of rounds, prediction sets, the split."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from common.comparison import OverSeeds, over_seeds
+from deploy.report.runs import Run
+from deploy.report.studies import Family, Study
+from server_app.conformal import Conformal, read_conformal
+from server_app.partition import Partition, read_partition
+from server_app.records import RecordError
+
+Found = Mapping[str, Any]
+
+
+def diagnosed(run: Run, part: str) -> list[tuple[int, Found]]:
+    """Return (round, diagnostics) of the rounds whose diagnostics have this part."""
+    return [(r.round, r.diagnostics) for r in run.records if r.diagnostics.get(part)]
+
+
+def last_diagnosed(family: Family, part: str) -> list[Found]:
+    """Return the last diagnostics that have this part, of each seed that has any."""
+    found = [diagnosed(run, part) for run in family.runs if not family.personal]
+    return [rounds[-1][1] for rounds in found if rounds]
+
+
+def over_rounds(
+    family: Family, part: str, get: Callable[[Any], float | None]
+) -> list[tuple[int, OverSeeds]]:
+    """Return a number of the diagnostics by round, its mean and range over the seeds."""
+    tables = [
+        {number: get(found[part]) for number, found in diagnosed(run, part)}
+        for run in family.runs
+        if not family.personal
+    ]
+    return _by_round(tables)
+
+
+def of_rounds(family: Family, key: str) -> list[tuple[int, OverSeeds]]:
+    """Return a number of the method's own reports by round, its mean and range over the seeds."""
+    tables = [
+        {r.round: _number(r.method.get(key)) for r in run.records}
+        for run in family.runs
+        if not family.personal
+    ]
+    return _by_round(tables)
+
+
+def _by_round(tables: list[dict[int, float | None]]) -> list[tuple[int, OverSeeds]]:
+    rounds = sorted({number for table in tables for number in table})
+    pairs = [(number, over_seeds(table.get(number) for table in tables)) for number in rounds]
+    return [(number, value) for number, value in pairs if value]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def step_cosines(family: Family) -> list[tuple[int, float]]:
+    """Return (round, cosine of the step with a client's update) of all clients and seeds."""
+    if family.personal:
+        return []
+    return [
+        (number, cosine)
+        for run in family.runs
+        for number, found in diagnosed(run, "cosine")
+        for cosine in found["cosine"].values()
+        if cosine is not None
+    ]
+
+
+def conformal_of(family: Family) -> Conformal | None:
+    """Return the prediction sets of the first seed that has some."""
+    for run in family.runs:
+        try:
+            sets = read_conformal(run.path) if run.path and not family.personal else None
+        except RecordError:
+            continue
+        if sets and sets.scores:
+            return sets
+    return None
+
+
+def partition_of(study: Study) -> Partition | None:
+    """Return who holds which classes in the first run that noted it."""
+    found = (read_partition(run.path) for run in study.runs if run.path)
+    return next((one for one in found if one), None)
