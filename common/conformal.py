@@ -79,7 +79,7 @@ def lac(out: Outputs) -> Floats:
 
 
 def aps(out: Outputs) -> Floats:
-    """Return A(y) + u s_y [n, C], A(y) the mass of likelier labels (Romano et al., NeurIPS 2020)."""
+    """Return A(y) + u s_y [n, C], A(y) the mass of likelier labels (Romano et al., 2020)."""
     falling = np.take_along_axis(out.s, out.order, axis=1)
     before = np.zeros_like(falling)
     np.cumsum(falling[:, :-1], axis=1, out=before[:, 1:])

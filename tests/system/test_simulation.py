@@ -7,6 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from common.methods import METHODS
+from server_app.conformal import CONFORMAL, read_conformal
 from tests.folders import write_pictures
 from tests.system.conftest import SMALL, Place, pairs
 
@@ -20,6 +21,7 @@ DROPOUT = {
     "data.name": "folder:pictures",
     "train.batch-size": 4,
     "train.lr": 0.05,
+    "data.calibration-fraction": 0.3,
 }
 Shown = CompletedProcess[str]
 
@@ -51,6 +53,17 @@ def test_one_ray_worker_two_and_none_give_the_same_bits(
         for name in shown
     }
     assert losses["one"] == pytest.approx(losses["inline"], rel=1e-12)
+
+
+@pytest.mark.parametrize("method", COMPARED)
+def test_prediction_sets_are_the_same_on_every_engine(
+    method: str, shown: dict[str, Shown], shared_place: Place
+) -> None:
+    folders = [shared_place.run_dir(f"{name}/{method}") for name in shown]
+    assert len({(folder / CONFORMAL).read_text() for folder in folders}) == 1
+    sets = read_conformal(folders[0])
+    assert sets is not None
+    assert (sets.problem, len(sets.calibration)) == (None, 5)
 
 
 def test_methods_that_are_compared_meet_the_same_cohorts(
