@@ -6,7 +6,7 @@ from common.errors import FedError
 from deploy.report import numbers
 from deploy.report.html import Html, tag
 from deploy.report.runs import Run
-from deploy.report.studies import Family, Study
+from deploy.report.studies import Family, Study, in_words
 from server_app.records import read_outcome
 
 
@@ -16,6 +16,8 @@ def tiles(study: Study) -> Html:
     if not families:
         return Html()
     found = [*_ends(study, families), *_soonest(study)]
+    if len(families) == 1:
+        found += _lowest(families[0])
     return tag("div", *(_tile(*each) for each in found), class_="tiles")
 
 
@@ -63,11 +65,21 @@ def _soonest(study: Study) -> Iterator[tuple[str, str, str, str]]:
         yield title, f"round {value.round}", numbers.name_of(family), more
 
 
+def _lowest(family: Family) -> Iterator[tuple[str, str, str, str]]:
+    for evaluation in list(numbers.evaluations(family).values())[:1]:
+        shares = {name: each.correct / each.examples for name, each in evaluation.clients.items()}
+        client = min(shares, key=lambda name: (shares[name], name))
+        more = f"{evaluation.clients[client].examples} test samples"
+        yield "lowest client", f"{100 * shares[client]:.1f} %", client, more
+
+
 def state(study: Study) -> str:
     """Say how far the study is."""
     runs = [run for family in study.families if not family.personal for run in family.runs]
     seeds = {run.seed for run in runs if run.seed is not None}
+    whole = in_words(runs[0].config) if runs else ""
     parts = [
+        whole if whole != study.title else "",
         f"{len(runs)} run{'s' if len(runs) > 1 else ''}",
         f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}" if seeds else "",
     ]
@@ -119,6 +131,7 @@ def _of_run(run: Run) -> Iterator[str]:
     if last and last[1].absent:
         names = list(last[1].absent)
         shown = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
-        yield f"{len(names)} clients have no result ({shown}: {last[1].absent[names[0]]})"
+        who = f"{len(names)} clients have" if len(names) > 1 else "1 client has"
+        yield f"{who} no result ({shown}: {last[1].absent[names[0]]})"
     if not last and run.rounds:
         yield "nothing has been evaluated yet"

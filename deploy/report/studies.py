@@ -158,12 +158,13 @@ def _titles(tasks: Sequence[tuple[dict[str, Any], list[Run]]]) -> list[str]:
     """What the tasks have in common need not be told where there is more than one."""
     if len(tasks) == 1:
         _, runs = tasks[0]
-        return [_described(runs[0].config)]
+        return [in_words(runs[0].config)]
     keys = _differing([task for task, _ in tasks])
     return [", ".join(said(key, task.get(key, "?")) for key in keys) for task, _ in tasks]
 
 
-def _described(config: Mapping[str, Any]) -> str:
+def in_words(config: Mapping[str, Any]) -> str:
+    """Return the task of a config in words, "" if it is not known."""
     try:
         return described(parse(config)) if config else ""
     except ConfigError:  # of another version

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from common.comparison import LEVEL, Difference, OverSeeds
 from common.metrics import worst_count
 from deploy.report import numbers
-from deploy.report.figures.style import Series, series_of
+from deploy.report.figures.style import Series, series_of, told_apart
 from deploy.report.html import Html, html, join, table, tag
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study
 from deploy.report.table import megabytes_per_client_round, seconds_per_round
 from server_app.records import ClientScore
 
-FEWEST, MOST_CLIENTS, MOST_LOSSES = 5, 10, 30  # rows
+FEWEST, MOST_CLIENTS, MOST_LOSSES = 5, 12, 30  # rows
 
 
 def _percent(value: float) -> str:
@@ -143,19 +143,24 @@ def targets(study: Study) -> Html:
 def worst_served(study: Study) -> Html:
     """Return for each family that has a colour the clients it serves worst, by name."""
     cards = []
-    for series in series_of(study):
+    series_shown = told_apart(study)
+    fewest = FEWEST if len(series_shown) > 1 else MOST_CLIENTS
+    for series in series_shown:
         found = numbers.evaluations(series.family)
-        if not found or series.style.faint:
-            continue
         seed, evaluation = next(iter(found.items()))
-        count = min(max(worst_count(len(evaluation.clients)), FEWEST), MOST_CLIENTS)
+        count = min(max(worst_count(len(evaluation.clients)), fewest), MOST_CLIENTS)
         lowest = sorted(evaluation.clients.items(), key=lambda item: (_share(item[1]), item[0]))
         bars = [_bar(client, score) for client, score in lowest[:count]]
         told = f" (seed {seed})" if len(found) > 1 else ""
         head = tag("h4", label_of(series), told)
         cards.append(tag("div", head, tag("ol", *bars), class_="card"))
     title = tag("h3", "Clients that are served worst")
-    return join([title, tag("div", *cards, class_="cards")]) if cards else Html()
+    note = tag(
+        "p",
+        "Accuracy at the end, and of how many test samples: of few, chance decides.",
+        class_="note",
+    )
+    return join([title, tag("div", *cards, class_="cards"), note]) if cards else Html()
 
 
 def _share(score: ClientScore) -> float:
@@ -181,6 +186,7 @@ def losses(study: Study) -> Html:
         ["client", "method", "seed", "how often", "last round", "last reason"],
         [row for _, row in rows[:MOST_LOSSES]],
         note,
+        kind="reasons",
     )
 
 

@@ -35,7 +35,7 @@ def target(study: Study) -> "Figure | None":
     rows = reached(study)
     if not base or len(rows) < 2:
         return None
-    rows.sort(key=lambda row: styles[id(row[0])].faint)
+    rows.sort(key=lambda row: styles[id(row[0])].rank)
     rows = rows[:MOST]
     rows.sort(key=lambda row: (row[1].round is None, row[1].round or 0, row[0] is base))
     figure, (axes,) = canvas("round", height=max(SIZE[1], 0.9 + 0.28 * len(rows)))
@@ -52,7 +52,7 @@ def target(study: Study) -> "Figure | None":
     axes.grid(visible=False)
     axes.set_xlim(0, total * 1.2)
     whole_numbers(axes.xaxis)
-    headed(axes, f"rounds to {100 * rows[0][1].target:.1f} %, where {name_of(base)} ends")
+    headed(axes, f"rounds to {100 * rows[0][1].target:.1f} %, the end of {name_of(base)}")
     return figure
 
 
@@ -61,9 +61,9 @@ def difference(study: Study) -> "Figure | None":
     from matplotlib.ticker import FuncFormatter
 
     base = reference(study)
-    faint = {id(each.family): each.style.faint for each in series_of(study)}
+    ranks = {id(each.family): each.style.rank for each in series_of(study)}
     found = {name: differences(study, name) for name, *_ in MEASURES}
-    families = sorted((family for family, _ in found["mean"]), key=lambda one: faint[id(one)])
+    families = sorted((family for family, _ in found["mean"]), key=lambda one: ranks[id(one)])
     families = families[:MOST]
     if not base or not families:
         return None

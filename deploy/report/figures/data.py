@@ -49,8 +49,8 @@ def partition(study: Study) -> "Figure | None":
               zip(counts, totals, strict=True)]  # fmt: skip
     cells(axes[0], shares, GOOD)
     many = len(clients) > NAMED_CLIENTS
-    named(axes[0].yaxis, [] if many else clients)
-    named(axes[0].xaxis, found.classes if len(found.classes) <= NAMED_CLASSES else [], 8)
+    named(axes[0].yaxis, [] if many else clients, 20, lines=1)
+    named(axes[0].xaxis, found.classes if len(found.classes) <= NAMED_CLASSES else [], 8, lines=1)
     headed(axes[0], f"{len(clients)} clients, by their main class" if many else "client")
     axes[0].set_xlabel(f"class, of {len(found.classes)}", fontsize=SMALL, color=MUTED)
     if uneven:

@@ -91,6 +91,6 @@ def coverage_of_clients(study: Study) -> "Figure | None":
     percent(axes.xaxis)
     axes.set_xlim(0, 1)
     accuracy_axis(axes, min(heights[0] for _, heights, _ in shown), 1)
-    told = key(f"promised to all together: {100 * promised:.0f} %", INK, **dotted)
+    told = key(f"promised: {100 * promised:.0f} %", INK, **dotted)
     legend(figure, [*keys_of([each for each, _, _ in shown]), told])
     return figure

@@ -29,9 +29,9 @@ MOST = 6  # methods in one figure
 def memory(study: Study) -> "Figure | None":
     """Draw how many clients a history holds over the rounds, and how many of them bend the step.
 
-    Of the first method whose reports tell both, at its defaults if it was run so.
+    Of the first method whose reports tell both, the nearest to its defaults.
     """
-    told = sorted(told_apart(study), key=lambda each: bool(changed(each.family)))
+    told = sorted(told_apart(study), key=lambda each: len(changed(each.family)))
     for each in told:
         held = of_rounds(each.family, "rows")
         active = of_rounds(each.family, "active")

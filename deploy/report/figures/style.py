@@ -42,6 +42,7 @@ TEXT, SMALL = 11.5, 10.5  # points
 HIGH = 0.4  # an accuracy from which an axis need not begin at 0
 SHADES = 20  # of a heat map
 LEGEND_ROWS = 2  # for which the usual height has room
+HEAD_ROOM = 54  # characters of the small size above the axes
 LEGEND_ROOM = 62  # characters of the small size across the figure
 
 
@@ -67,6 +68,11 @@ class Style:
         turn, place = divmod(index, len(COLOURS))
         turn %= len(MARKERS)
         return cls(COLOURS[place], MARKERS[turn], LINES[turn])
+
+    @property
+    def rank(self) -> int:
+        """0 for what has a colour, 1 for the other methods, 2 for their variants."""
+        return 2 if self is FAINT else int(self.faint)
 
     @property
     def place(self) -> int:
@@ -173,7 +179,8 @@ def plain_axes(axes: "Axes") -> None:
 
 def headed(axes: "Axes", text: str) -> None:
     """Write what the vertical axis shows above it, where it can be read without turning."""
-    axes.set_title(text, loc="left", fontsize=SMALL, color=MUTED, pad=7, parse_math=False)
+    look: dict[str, Any] = {"fontsize": SMALL, "color": MUTED, "pad": 7, "parse_math": False}
+    axes.set_title(_short(text, HEAD_ROOM), loc="left", **look)
 
 
 def percent(axis: Any) -> None:
@@ -294,9 +301,9 @@ def cells(axes: "Axes", grid: Sequence[Sequence[float | None]], colour: str) -> 
     axes.spines["bottom"].set_visible(False)
 
 
-def named(axis: Any, names: Sequence[str], width: int = 18) -> None:
-    """Name the places 0, 1, ... of an axis."""
-    axis.set_ticks(range(len(names)), [fill(_short(name, 3 * width), width) for name in names])
+def named(axis: Any, names: Sequence[str], width: int = 18, lines: int = 2) -> None:
+    """Name the places 0, 1, ... of an axis, in so many lines of so many signs at most."""
+    axis.set_ticks(range(len(names)), [fill(_short(name, lines * width), width) for name in names])
     for label in axis.get_ticklabels():
         label.set(color=INK, fontsize=SMALL, parse_math=False)
 

@@ -117,8 +117,8 @@ def values(study: Study, rank: int = 0) -> "Figure | None":
     if rank >= len(ordered):
         return None
     figure, (axes,) = canvas("", "accuracy")
-    _draw_along(axes, ordered[rank], found[ordered[rank]], study)
-    legend(figure, [*_keys(), *_level_key(study)])
+    level = _draw_along(axes, ordered[rank], found[ordered[rank]], study)
+    legend(figure, [*_keys(), *level])
     return figure
 
 
@@ -126,20 +126,19 @@ def _keys() -> list[Any]:
     return [key(name, colour, linewidth=4, alpha=0.8) for _, colour, _, name in MEASURES]
 
 
-def _level_key(study: Study) -> list[Any]:
-    base = reference(study)
-    return [key(base.method, MUTED, linewidth=1, linestyle=(0, (1, 2)))] if base else []
-
-
-def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Study) -> None:
+def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Study) -> list[Any]:
+    """Draw the families by their values; returns what the legend says of the reference."""
     places = _places(axes, list(along))
     base = reference(study)
+    if base and base.method in {family.method for family in along.values()}:
+        base = None
+    dotted: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (1, 2))}
     for get, colour, marker, _ in MEASURES:
         ends = [final(family, get) for family in along.values()]
         pairs = [(x, end) for x, end in zip(places, ends, strict=True) if end]
         level = final(base, get) if base else None
-        if base and level and base.method not in {family.method for family in along.values()}:
-            axes.axhline(level.mean, color=colour, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+        if level:
+            axes.axhline(level.mean, color=colour, zorder=1, **dotted)
         xs = [x for x, _ in pairs]
         axes.vlines(xs, [e.low for _, e in pairs], [e.high for _, e in pairs], color=colour,
                     linewidth=5, alpha=0.22)  # fmt: skip
@@ -147,6 +146,7 @@ def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Stu
                   markersize=6, markeredgecolor=PAPER, zorder=3)  # fmt: skip
     accuracy_axis(axes, axes.dataLim.y0, axes.dataLim.y1)
     axes.set_xlabel(name, fontsize=SMALL, color=INK, parse_math=False)
+    return [key(base.method, MUTED, **dotted)] if base else []
 
 
 def _places(axes: "Axes", found: Sequence[Any]) -> list[float]:
