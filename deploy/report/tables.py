@@ -153,7 +153,9 @@ def worst_served(study: Study) -> Html:
         bars = [_bar(client, score) for client, score in lowest[:count]]
         told = f" (seed {seed})" if len(found) > 1 else ""
         head = tag("h4", label_of(series), told)
-        cards.append(tag("div", head, tag("ol", *bars), class_="card"))
+        cards.append(
+            tag("div", head, tag("ol", *bars, class_=f"swatch-{series.style.place}"), class_="card")
+        )
     title = tag("h3", "Clients that are served worst")
     note = tag(
         "p",
@@ -169,7 +171,7 @@ def _share(score: ClientScore) -> float:
 
 def _bar(client: str, score: ClientScore) -> Html:
     share = _share(score)
-    bar = tag("meter", _percent(share), min=0, max=1, value=f"{share:.4f}", aria_label=client)
+    bar = tag("span", tag("i", style=f"width:{100 * share:.1f}%"), class_="bar", aria_hidden="true")
     number = tag("span", tag("b", _percent(share)), f" of {score.examples}", class_="number")
     return tag("li", tag("span", client, class_="client", title=client), bar, number)
 
