@@ -8,6 +8,8 @@
     method = ["fedavg", "fedpcd"]
     seed = [1, 2, 3]
     [[variants]]                      # each crossed with the grid, but for the keys it sets itself
+    label = "as it is"
+    [[variants]]                      # where there are variants, every run is one of them
     label = "no history"
     fedpcd.history = 0
     [quick]                           # base, grid and variants (tables, or labels of those to keep)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,18 @@ def test_it_says_where_it_comes_from_and_what_is_ours(name: str) -> None:
     assert re.search(r"^# .*(FedPCD|Partial)", text)
     assert "# Published" in text
     assert "# Our fill-in:" in text
+
+
+@pytest.mark.parametrize(("quick", "number"), [(False, 3 * 2 * 3), (True, 2)])
+def test_the_plan_in_the_docs_is_one(quick: bool, number: int, tmp_path: Path) -> None:
+    text = (
+        (Path(__file__).parents[4] / "docs" / "sweeps.md")
+        .read_text()
+        .partition("```toml\n")[2]
+        .partition("```")[0]
+    )
+    (tmp_path / "plan.toml").write_text(text)
+    assert len(runs_of(read_plan(tmp_path / "plan.toml", quick=quick))) == number
 
 
 @pytest.mark.parametrize("quick", [False, True])
