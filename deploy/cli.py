@@ -24,7 +24,7 @@ from common.methods import METHODS
 from common.settings import Range, Settings, key_of
 from deploy import operate
 from deploy.environment import QUIET
-from deploy.inputs import described, given, read_pair, run_config
+from deploy.inputs import described, given, read_pair, read_targets, run_config
 from deploy.link import Link
 from deploy.sweep import command as sweeps
 from deploy.sweep.plan import crossed
@@ -49,6 +49,15 @@ EngineName = Annotated[
 Name = Annotated[str, typer.Option("--name", help="Name of the run's folder; made up if empty.")]
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Clients that train at once; 0: one a core.")
+]
+Goals = Annotated[
+    list[str],
+    typer.Option(
+        "--target",
+        metavar="[DATA=]ACCURACY",
+        help="Rounds are counted to this accuracy, as 0.66 or cifar10=0.66; without: to where the "
+        "reference ends.",
+    ),
 ]
 Events = Annotated[
     Path | None, typer.Option("--tensorboard", help="Folder for event files of TensorBoard.")
@@ -214,12 +223,13 @@ def report(
         Path | None, typer.Option("--figures", help="Folder for the figures, as PNG and SVG.")
     ] = None,
     title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "",
+    target: Goals = [],  # noqa: B006
     tensorboard: Events = None,
 ) -> None:
     """Make one page of figures and tables of some runs."""
     from deploy.report.write import write_events, write_report
 
-    paths, left_out = write_report(places, out, figures, title)
+    paths, left_out = write_report(places, out, figures, title, read_targets(target))
     if tensorboard:
         paths.append(write_events(places, tensorboard))
     for folder, why in left_out.items():
@@ -273,6 +283,7 @@ def watch(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="On 127.0.0.1; 0: a free one.")
     ] = 0,
+    target: Goals = [],  # noqa: B006
     tensorboard: Events = None,
 ) -> None:
     """Serve the report on this machine while runs go on; Ctrl-C ends it."""
@@ -284,8 +295,11 @@ def watch(
         if not place.is_dir():
             raise ConfigError(f"there is no folder {place}; start the runs first, or make it")
     events = EventLog(tensorboard) if tensorboard else None
+    targets = read_targets(target)
     watcher = Watcher(
-        places, lambda runs, left_out: render(runs, left_out=left_out, live=True), events
+        places,
+        lambda runs, left_out: render(runs, left_out=left_out, targets=targets, live=True),
+        events,
     )
     with serving(watcher, port) as address:
         console.print(

@@ -47,6 +47,27 @@ def read_pair(text: str) -> tuple[str, Any]:
     raise AssertionError("any text can be stripped")
 
 
+def read_targets(texts: Sequence[str]) -> dict[str, float]:
+    """Return {"cifar10": 0.66, "": 0.5} for "cifar10=0.66" and "0.5".
+
+    Raises:
+        ConfigError: one of them is no accuracy in (0, 1].
+    """
+    targets = {}
+    for text in texts:
+        data, _, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = 0.0
+        if not 0 < value <= 1:
+            raise ConfigError(
+                f'--target takes an accuracy above 0 and up to 1, or DATA=ACCURACY, got "{text}"'
+            )
+        targets[data.strip()] = value
+    return targets
+
+
 def _as_toml(raw: str) -> Any:
     return tomllib.loads(f"value = {raw}")["value"]
 

@@ -60,8 +60,9 @@ def _soonest(study: Study) -> Iterator[tuple[str, str, str, str]]:
     rows = [(f, value) for f, value in numbers.reached(study) if value.round and id(f) in shown]
     if base and rows:
         family, value = min(rows, key=lambda row: row[1].round or 0)
-        title = f"soonest where {numbers.name_of(base)} ends"
-        more = f"of {value.total}: {value.speedup:.1f}x as fast"
+        where = f"where {numbers.name_of(base)} ends"
+        title = f"soonest {where if study.target is None else f'at {100 * study.target:g} %'}"
+        more = f"of {value.total}: {value.how_soon} as fast"
         yield title, f"round {value.round}", numbers.name_of(family), more
 
 

@@ -161,16 +161,19 @@ def reference(study: Study) -> Family | None:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a family's mean curve first reaches the reference's final accuracy.
+    """When a family's mean curve first reaches the study's target, or the reference's end.
 
     Attributes:
         target: that accuracy.
-        total: the rounds after which the reference had it at its end.
+        total: rounds of the reference.
+        base: the rounds that the reference took: all of them to its own end; None if it has not
+            reached the target.
         round: the first evaluated round; None if it was not reached.
     """
 
     target: float
     total: int
+    base: int | None
     round: int | None
 
     @property
@@ -180,22 +183,39 @@ class Reached:
 
     @property
     def speedup(self) -> float | None:
-        """How many times sooner than the reference's end."""
-        return self.total / self.round if self.round else None
+        """How many times sooner than the reference; at least, where that did not get there."""
+        return (self.base or self.total) / self.round if self.round else None
+
+    @property
+    def how_soon(self) -> str:
+        """The speed-up as it is printed, "" without one."""
+        more = "" if self.base else "> "
+        return f"{more}{self.speedup:.1f}x" if self.speedup else ""
 
 
 def reached(study: Study) -> list[tuple[Family, Reached]]:
-    """Return for each evaluated family when it reaches the reference's final accuracy."""
+    """Return for each evaluated family when it reaches the target, or the reference's end."""
     base = reference(study)
     points = mean_curve([run.curve for run in base.by_seed.values()]) if base else []
     if not points:
         return []
-    total, target = points[-1]
+    total, end = points[-1]
+    target = end if study.target is None else study.target
+    taken = total if study.target is None else rounds_to_reach(points, target)
     return [
-        (family, Reached(target, total, rounds_to_reach(_mean_points(family), target)))
+        (family, Reached(target, total, taken, rounds_to_reach(_mean_points(family), target)))
         for family in evaluated(study)
         if not family.personal
     ]
+
+
+def goal(study: Study) -> str:
+    """Return what is to be reached, in words."""
+    base, found = reference(study), reached(study)
+    if not base or not found:
+        return ""
+    end = f", the end of {name_of(base)}" if study.target is None else ""
+    return f"{100 * found[0][1].target:.1f} %{end}"
 
 
 def _mean_points(family: Family) -> list[tuple[int, float]]:

@@ -14,7 +14,7 @@ from deploy.report.figures.svg import for_page, svg_text
 from deploy.report.headline import state, tiles, warnings
 from deploy.report.html import Html, html, join, tag
 from deploy.report.runs import Run
-from deploy.report.studies import Study, studies
+from deploy.report.studies import Study, Targets, studies
 
 TITLE = "FedKeel report"
 REMARKS: Mapping[str, Callable[[Study], Html]] = {
@@ -30,6 +30,7 @@ def render(
     *,
     title: str = TITLE,
     left_out: Mapping[str, str] | None = None,
+    targets: Targets | None = None,
     live: bool = False,
 ) -> str:
     """Return the report of these runs as one HTML document; the same runs give the same bytes.
@@ -38,9 +39,10 @@ def render(
         runs: as `discover` finds them, whatever they have done so far; also none.
         title: of the document.
         left_out: folders of runs that could not be read, and why.
+        targets: see `studies`.
         live: whether it is served while runs go on, and follows them.
     """
-    found = studies(runs)
+    found = studies(runs, targets)
     pictures = FIGURES if len(found) <= ALL_FIGURES else BRIEF
     sections = [_study(study, place, pictures) for place, study in enumerate(found, start=1)]
     scripts = [_asset("page.js"), _asset("panels.js")]
@@ -120,7 +122,7 @@ def _study(study: Study, place: int, pictures: Sequence[Picture]) -> Html:
         tag(
             "div",
             _titled("Difference to the reference", tables.differences(study)),
-            _titled("Rounds to the reference's final accuracy", tables.targets(study)),
+            _titled("Rounds to target", tables.targets(study)),
             class_="pair",
         ),
         _titled("Replies that were not used", tables.losses(study)),

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from common.config import NOT_IN_RESULTS, parse
+from common.data.sources import FOLDER
 from common.errors import ConfigError
 from common.methods import METHODS
 from deploy.inputs import described
 from deploy.report.runs import Run
 
+Targets = Mapping[str, float]
 TASK = ("model", "clients", "participation")  # and all of data.*
 REPEATED = {"seed", *NOT_IN_RESULTS} - {"rounds"}  # differ between runs that are alike
 
@@ -53,11 +55,13 @@ class Study:
         title: the task in words.
         task: the settings that make it.
         families: at least one, in the order of their first runs.
+        target: an accuracy to be reached, in [0, 1]; None is where the reference ends.
     """
 
     title: str
     task: Mapping[str, Any]
     families: tuple[Family, ...]
+    target: float | None = None
 
     @property
     def runs(self) -> list[Run]:
@@ -78,17 +82,27 @@ class Study:
         return dict(sorted(best.items(), key=_in_order)) if len(best) > 1 else {}
 
 
-def studies(runs: Sequence[Run]) -> list[Study]:
+def studies(runs: Sequence[Run], targets: Targets | None = None) -> list[Study]:
     """Put runs in order; the clients' own models make families more.
 
     A run that is there twice (same settings and seed) counts once, with its longest records.
+
+    Args:
+        runs: as `discover` finds them.
+        targets: the accuracy to be reached, by data set; "" stands for all others.
     """
+    wanted = targets or {}
     tasks = _groups(runs, lambda run: _task(run.config))
     titles = _titles(tasks)
     return [
-        Study(title, task, _families(members))
+        Study(title, task, _families(members), wanted.get(_data(task), wanted.get("")))
         for title, (task, members) in zip(titles, tasks, strict=True)
     ]
+
+
+def _data(task: Mapping[str, Any]) -> str:
+    """The data set's name as one would type it: a folder's is its own, not its path."""
+    return str(task.get("data.name", "")).removeprefix(FOLDER).rpartition("/")[2]
 
 
 def _families(runs: Sequence[Run]) -> tuple[Family, ...]:

@@ -10,7 +10,7 @@ from common.comparison import STATISTICS, OverSeeds
 from common.files import replacing
 from deploy.report import numbers
 from deploy.report.runs import Run
-from deploy.report.studies import Family, Study, studies
+from deploy.report.studies import Family, Study, Targets, studies
 from deploy.report.table import megabytes_per_client_round, seconds_per_round
 from server_app.records import plain
 
@@ -23,23 +23,31 @@ ENDS: Mapping[str, numbers.OfFairness] = {
 }
 
 
-def numbers_of(runs: Sequence[Run], left_out: Mapping[str, str]) -> dict[str, Any]:
+def numbers_of(
+    runs: Sequence[Run], left_out: Mapping[str, str], targets: Targets | None = None
+) -> dict[str, Any]:
     """Return what a report shows.
 
     Args:
         runs: as `discover` finds them.
         left_out: folders of runs that could not be read, and why.
+        targets: see `studies`.
     """
     told = {
-        "studies": [_study(study) for study in studies(runs)],
+        "studies": [_study(study) for study in studies(runs, targets)],
         "left_out": dict(left_out),
     }
     return {key: plain(value, key) for key, value in told.items()}
 
 
-def write_numbers(path: Path, runs: Sequence[Run], left_out: Mapping[str, str]) -> None:
+def write_numbers(
+    path: Path,
+    runs: Sequence[Run],
+    left_out: Mapping[str, str],
+    targets: Targets | None = None,
+) -> None:
     """Write them in one piece or not at all."""
-    text = json.dumps(numbers_of(runs, left_out), allow_nan=False, indent=1) + "\n"
+    text = json.dumps(numbers_of(runs, left_out, targets), allow_nan=False, indent=1) + "\n"
     with replacing(path) as file:
         file.write(text.encode())
 

@@ -117,26 +117,24 @@ def _points(value: Difference) -> Html:
 
 
 def targets(study: Study) -> Html:
-    """Return when each family first reaches the reference's final accuracy."""
-    base = numbers.reference(study)
+    """Return when each family first reaches the target, or the reference's final accuracy."""
     found = numbers.reached(study)
-    if base is None or len(found) < 2:
+    if len(found) < 2:
         return Html()
     rows = [
         [
             numbers.name_of(family),
             value.round or "not reached",
             "-" if value.share is None else f"{100 * value.share:.0f} %",
-            "-" if value.speedup is None else f"{value.speedup:.1f}x",
+            value.how_soon or "-",
         ]
         for family, value in found
     ]
-    target, total = found[0][1].target, found[0][1].total
     return table(
-        ["method", "round", f"of {total} rounds", "speed-up"],
+        ["method", "round", f"of {found[0][1].total} rounds", "speed-up"],
         rows,
-        f"The first evaluated round at which the mean over the seeds has {_percent(target)}, where "
-        f"{numbers.name_of(base)} is after round {total}.",
+        "The first evaluated round at which the mean over the seeds has "
+        f"{numbers.goal(study)}; the speed-up is against the rounds of the reference.",
     )
 
 

@@ -9,7 +9,7 @@ from deploy.report.events import EventLog
 from deploy.report.figures import write_figures
 from deploy.report.page import TITLE, render
 from deploy.report.runs import discover_readable, name_below
-from deploy.report.studies import studies
+from deploy.report.studies import Targets, studies
 from deploy.report.summary import write_numbers
 
 
@@ -27,7 +27,11 @@ def write_events(places: Sequence[Path], folder: Path) -> Path:
 
 
 def write_report(
-    places: Sequence[Path], out: Path, figures: Path | None = None, title: str = ""
+    places: Sequence[Path],
+    out: Path,
+    figures: Path | None = None,
+    title: str = "",
+    targets: Targets | None = None,
 ) -> tuple[list[Path], dict[str, str]]:
     """Write the report of the runs in these folders and below them.
 
@@ -36,6 +40,7 @@ def write_report(
         out: the page; the same name with .json gets its numbers.
         figures: folder for the figures as PNG and SVG, made if needed; None for none.
         title: of the page; empty for the usual one.
+        targets: the accuracy to be reached, by data set; "" stands for all others.
 
     Returns:
         The files written, and the folders of runs that could not be read with the reason.
@@ -52,11 +57,12 @@ def write_report(
         raise ConfigError(f"no run can be read:\n  {told}")
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as file:
-        file.write(render(runs, title=title or TITLE, left_out=left_out).encode())
+        page = render(runs, title=title or TITLE, left_out=left_out, targets=targets)
+        file.write(page.encode())
     numbers = out.with_suffix(".json")
-    write_numbers(numbers, runs, left_out)
+    write_numbers(numbers, runs, left_out, targets)
     paths = [out, numbers]
-    found = studies(runs) if figures else []
+    found = studies(runs, targets) if figures else []
     for place, study in enumerate(found, start=1):
         prefix = f"{place}-" if len(found) > 1 else ""
         paths += write_figures(study, figures or out.parent, prefix)

@@ -18,7 +18,7 @@ from deploy.report.figures.style import (
     whole_numbers,
     write,
 )
-from deploy.report.numbers import differences, name_of, reached, reference
+from deploy.report.numbers import differences, goal, name_of, reached, reference
 from deploy.report.studies import Study
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MEASURES = (("mean", GOOD, "o", "mean of clients"), ("worst10", BAD, "s", "worst
 
 
 def target(study: Study) -> "Figure | None":
-    """Draw the rounds until each family first reaches the reference's final accuracy, as bars."""
+    """Draw the rounds until each family first reaches the target, as bars."""
     base = reference(study)
     styles = {id(each.family): each.style for each in series_of(study)}
     rows = reached(study)
@@ -45,14 +45,14 @@ def target(study: Study) -> "Figure | None":
         axes.barh(place, value.round or total, height=0.58, linewidth=0,
                   color=style.colour if value.round else LINE,
                   alpha=0.3 if style.faint else 0.85)  # fmt: skip
-        said = f"{value.round}  ({value.speedup:.1f}x)" if value.speedup else "not reached"
+        said = f"{value.round}  ({value.how_soon})" if value.round else "not reached"
         write(axes, (value.round or 0) + total * 0.015, place, said, va="center", color=INK)
     named(axes.yaxis, [name_of(family) for family, _ in rows], 24)
     axes.invert_yaxis()
     axes.grid(visible=False)
     axes.set_xlim(0, total * 1.2)
     whole_numbers(axes.xaxis)
-    headed(axes, f"rounds to {100 * rows[0][1].target:.1f} %, the end of {name_of(base)}")
+    headed(axes, f"rounds to {goal(study)}")
     return figure
 
 

@@ -85,9 +85,9 @@ FIGURES = (
     Picture(
         RESULTS,
         "target",
-        "How soon the reference is reached",
-        "The first evaluated round at which the mean curve has the accuracy with which the "
-        "reference ends, and how many times sooner that is.",
+        "Rounds to target",
+        "The first evaluated round at which the mean curve has the accuracy named above the bars, "
+        "and how many times sooner than the reference that is.",
         target,
     ),
     Picture(

@@ -83,7 +83,7 @@ def _draw_curve(axes: "Axes", series: Series, get: OfFairness, line: Any) -> Non
 
 
 def _mark_target(axes: "Axes", study: Study, series: list[Series]) -> None:
-    """Mark where the curves first meet the reference's final accuracy."""
+    """Mark where the curves first meet the target, or the reference's end."""
     base = reference(study)
     found = reached(study)
     if not base or len(found) < 2:

@@ -1,0 +1,129 @@
+"""What tables and figures are made of, on families small enough to check by hand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from common.config import parse
+from common.errors import ConfigError
+from deploy.inputs import read_targets
+from deploy.report import numbers
+from deploy.report.runs import Run
+from deploy.report.studies import Study, studies
+from server_app.records import ClientScore, Evaluation, RoundRecord
+
+Points = Mapping[int, Sequence[int]]  # by round, the right answers of each client, of 100
+
+
+def run(points: Points, **flat: Any) -> Run:
+    def evaluation(correct: Sequence[int]) -> Evaluation:
+        scores = {f"c{k}": ClientScore(100, right, None) for k, right in enumerate(correct)}
+        return Evaluation.of(scores, {})
+
+    records = tuple(
+        RoundRecord(number, 0.1, [], [], evaluation=evaluation(correct))
+        for number, correct in points.items()
+    )
+    settings = {key.replace("__", ".").replace("_", "-"): value for key, value in flat.items()}
+    return Run("x", records, parse({"rounds": 40, **settings}).to_flat())
+
+
+def study(*runs: Run, targets: Mapping[str, float] | None = None) -> Study:
+    (found,) = studies(runs, targets)
+    return found
+
+
+SLOW = {10: (10, 30), 20: (30, 50), 40: (50, 70)}  # means .2 .4 .6
+FAST = {10: (50, 70), 20: (60, 80), 40: (70, 90)}  # means .6 .7 .8
+FLAT = {10: (10, 10), 20: (10, 10), 40: (10, 10)}
+
+
+def reached(found: Study) -> dict[str, tuple[int | None, int | None, str]]:
+    return {
+        numbers.name_of(family): (value.round, value.base, value.how_soon)
+        for family, value in numbers.reached(found)
+    }
+
+
+def test_without_a_target_it_is_where_the_reference_ends_and_its_rounds_count() -> None:
+    found = study(run(SLOW, method="fedavg"), run(FAST, method="fedpcd"), run(FLAT, method="afl"))
+    assert reached(found) == {
+        "fedavg": (40, 40, "1.0x"),
+        "fedpcd": (10, 40, "4.0x"),
+        "afl": (None, 40, ""),
+    }
+    assert numbers.goal(found) == "60.0 %, the end of fedavg"
+
+
+def test_with_a_target_both_are_counted_to_it() -> None:
+    runs = (run(SLOW, method="fedavg"), run(FAST, method="fedpcd"))
+    assert reached(study(*runs, targets={"": 0.4})) == {
+        "fedavg": (20, 20, "1.0x"),
+        "fedpcd": (10, 20, "2.0x"),
+    }
+
+
+def test_where_the_reference_never_gets_there_the_speed_up_is_a_bound() -> None:
+    runs = (run(SLOW, method="fedavg"), run(FAST, method="fedpcd"))
+    found = study(*runs, targets={"": 0.65, "cifar10": 0.1})
+    assert reached(found) == {"fedavg": (None, None, ""), "fedpcd": (20, None, "> 2.0x")}
+    assert numbers.goal(found) == "65.0 %"
+
+
+def test_a_target_is_of_its_data_set() -> None:
+    runs = [run(SLOW, data__name=name) for name in ("cifar10", "folder:/data/mine", "digits")]
+    found = studies(runs, {"cifar10": 0.66, "mine": 0.5})
+    assert [each.target for each in found] == [0.66, 0.5, None]
+
+
+def test_targets_are_read_and_odd_ones_refused() -> None:
+    assert read_targets(["cifar10=0.66", "0.5"]) == {"cifar10": 0.66, "": 0.5}
+    for text in ("66", "0", "x", "a=b=", "nan", "-1", "cifar10=66 %"):
+        with pytest.raises(ConfigError, match=r"--target takes an accuracy"):
+            read_targets([text])
+
+
+def test_a_family_ends_at_the_last_round_that_all_its_seeds_evaluated() -> None:
+    late = {10: (20, 40), 20: (40, 60)}
+    (family,) = study(run(SLOW, seed=1), run(late, seed=2)).families
+    assert numbers.last_round(family) == 20
+    end = numbers.final(family)
+    assert end is not None
+    assert (end.mean, end.low, end.high, end.seeds) == (
+        pytest.approx(0.45), pytest.approx(0.4), pytest.approx(0.5), 2,
+    )  # fmt: skip
+    worst = numbers.final(family, numbers.worst10)
+    assert worst is not None
+    assert worst.mean == pytest.approx(0.35)
+    assert numbers.served(family) == {1: {"c0": 0.3, "c1": 0.5}, 2: {"c0": 0.4, "c1": 0.6}}
+
+
+def test_a_seed_without_an_evaluation_does_not_count() -> None:
+    (family,) = study(run(SLOW, seed=1), run({}, seed=2)).families
+    end = numbers.final(family)
+    assert end is not None
+    assert (end.mean, end.seeds) == (pytest.approx(0.6), 1)
+
+
+def test_the_reference_is_fedavg_as_it_is_and_a_lucky_variant_stands_for_nobody() -> None:
+    found = study(
+        run(FLAT, method="fedpcd"),
+        run(FAST, method="fedpcd", fedpcd__tau=0.9),
+        run(FAST, method="fedavg", train__lr=0.5),
+        run(SLOW, method="fedavg"),
+    )
+    base = numbers.reference(found)
+    assert base is not None
+    assert numbers.name_of(base) == "fedavg"
+    names = [numbers.name_of(family) for family in numbers.leaders(found)]
+    assert names == ["fedpcd", "fedavg"]
+
+
+def test_differences_are_of_the_same_clients_at_the_end() -> None:
+    found = study(run(SLOW, method="fedavg"), run(FAST, method="fedpcd"))
+    ((family, difference),) = numbers.differences(found, "mean")
+    assert numbers.name_of(family) == "fedpcd"
+    assert (difference.value, difference.low, difference.high) == (
+        pytest.approx(0.2), pytest.approx(0.2), pytest.approx(0.2),
+    )  # fmt: skip
