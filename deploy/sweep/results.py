@@ -1,6 +1,6 @@
 """What the runs of a sweep came to: a table for each task, over the seeds."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -26,6 +26,8 @@ from deploy.report.studies import Study, studies
 from server_app.records import RECORDS, RecordError
 
 SHARE, NUMBER = "{:.2%}", "{:.3f}"
+EDGES: Mapping[str, str] = {SHARE: "{:.1%}", NUMBER: "{:.2f}"}  # how a range is told
+LEAST = 16  # characters of the first column, however narrow the terminal is
 COLUMNS: Sequence[tuple[str, OfFairness, str, Callable[..., OverSeeds]]] = (
     ("mean\naccuracy", mean, SHARE, max),
     ("worst\n10 %", worst10, SHARE, max),
@@ -48,20 +50,24 @@ def results(folders: Sequence[Path]) -> Iterator[RenderableType]:
 
 def study_table(study: Study) -> Table:
     """Return a line for each family: its means over the seeds, and below them their range."""
-    table = Table(title=Text(study.title), title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("", overflow="fold")
-    for title in ("seeds", "rounds", *(column[0] for column in COLUMNS)):
-        table.add_column(title, justify="right", no_wrap=True)
     families = evaluated(study)
+    rounds = [str(last_round(family)) for family in families]
+    are_same = len(set(rounds)) == 1
+    told = f"{study.title}; after round {rounds[0]}" if are_same else study.title
+    table = Table(title=Text(told), title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("", overflow="fold", min_width=LEAST)
+    ends = [] if are_same else ["round"]
+    for title in ("seeds", *ends, *(column[0] for column in COLUMNS)):
+        table.add_column(title, justify="right", no_wrap=True)
     columns = []
     for _, get, form, best in COLUMNS:
         values = [final(family, get) for family in families]
         known = [value for value in values if value is not None]
         top = form.format(best(known, key=lambda value: value.mean).mean)
         columns.append([_cell(value, form, top if len(known) > 1 else "") for value in values])
-    for family, *cells in zip(families, *columns, strict=True):
+    for family, end, *cells in zip(families, rounds, *columns, strict=True):
         seeds = str(len(family.by_seed))
-        table.add_row(Text(name_of(family)), seeds, str(last_round(family)), *cells)
+        table.add_row(Text(name_of(family)), seeds, *([] if are_same else [end]), *cells)
     return table
 
 
@@ -71,6 +77,6 @@ def _cell(value: OverSeeds | None, form: str, top: str) -> Text:
     told = form.format(value.mean)
     cell = Text(told.replace("%", " %"), "bold" if told == top else "")
     if value.seeds > 1:
-        edges = "-".join(form.format(edge).rstrip("%") for edge in (value.low, value.high))
+        edges = "-".join(EDGES[form].format(e).rstrip("%") for e in (value.low, value.high))
         cell.append(f"\n{edges}", "dim not bold")
     return cell

@@ -88,8 +88,9 @@ def test_runs_are_done_told_and_kept_with_the_plan(typed: Type, tmp_path: Path) 
     assert kept["grid"]["seed"] == [1, 2]
     assert "mine: 4 runs, 4 to do" in said.output
     [line] = [line for line in said.output.splitlines() if line.split()[:1] == ["fedpcd"]]
-    assert line.split()[1:5] == ["2", "1", "67.50", "%"]  # seeds, rounds, the mean of 65 and 70
-    assert "65.00-70.00" in said.output
+    assert line.split()[1:4] == ["2", "67.50", "%"]  # seeds, the mean of 65 and 70
+    assert "65.0-70.0" in said.output
+    assert "mlp, 5 clients a round; after round 1" in " ".join(said.output.split())
     assert str(mine) in said.output
 
 
