@@ -19,7 +19,7 @@ from common.text import one_line
 from deploy.environment import QUIET, usable_cores
 from deploy.group import Group
 from deploy.order import undisturbed
-from deploy.sweep.standing import Standing, clear
+from deploy.sweep.standing import Standing, clear, let_go
 from server_app.records import RecordError, clear_outcome, read_outcome
 
 WANTED = "wanted.toml"  # the config that the sweep gave to the run
@@ -192,6 +192,7 @@ def _start(group: Group, standing: Standing, lane: Lane, engine: str) -> _Runnin
 def _result(one: _Running) -> Result:
     seconds = time.monotonic() - one.since
     if one.process.returncode == 0:
+        let_go(one.standing)
         return Result(one.standing, "completed", "", seconds)
     return Result(one.standing, "failed", _why(one.standing.folder, one.process), seconds)
 

@@ -73,6 +73,14 @@ def clear(standing: Standing) -> None:
         shutil.rmtree(standing.folder)
 
 
+def let_go(standing: Standing) -> None:
+    """Remove the checkpoints of a complete run: with what a method remembers they are large.
+
+    A sweep never goes on from them, since a run with more rounds is another run.
+    """
+    shutil.rmtree(standing.folder / CHECKPOINTS, ignore_errors=True)
+
+
 def _held(folder: Path) -> dict[str, str]:
     """Return the folder's runs: their names by what they are."""
     held: dict[str, str] = {}

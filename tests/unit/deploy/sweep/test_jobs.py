@@ -112,6 +112,13 @@ class TestProcesses:
         assert seen.most == 2
         assert [result.status for result in seen.results] == ["completed"] * 5
 
+    def test_only_a_complete_run_lets_go_of_its_checkpoints(self, tmp_path: Path) -> None:
+        todo = waiting(tmp_path, "fedavg", "afl")
+        line = 'mkdir "$0/checkpoints"; touch "$0/checkpoints/9"; case "$0" in *afl) exit 1; esac'
+        self.do(todo, line)
+        assert not (tmp_path / "fedavg" / "checkpoints").exists()
+        assert (tmp_path / "afl" / "checkpoints" / "9").exists()
+
     def test_a_run_that_fails_is_told_and_the_others_go_on(self, tmp_path: Path) -> None:
         todo = waiting(tmp_path, "fedavg", "fedpcd", "afl")
         line = 'case "$0" in *fedpcd) echo why; echo "because  of that"; exit 3;; esac'
