@@ -183,7 +183,8 @@ FIGURES = (
             f"sets-{score}",
             f"Coverage and size of the sets: {score}",
             "How many labels a set needs to hold the true one as often as wanted: up and to the "
-            "left is better. The diamond is the model's first choice alone, at one label.",
+            "left is better. The diamond is the model's first choice alone, at one label. Of the "
+            "first seed.",
             partial(coverage, score=score),
         )
         for score in SCORES
@@ -193,7 +194,7 @@ FIGURES = (
         "sets-clients",
         "For whom the promise is kept",
         "Coverage of each client at the chosen level: the promise holds for all together, not for "
-        "each client; clients with few test samples scatter.",
+        "each client; clients with few test samples scatter. Of the first seed.",
         coverage_of_clients,
     ),
     Picture(
