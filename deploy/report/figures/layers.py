@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MOST_MATRICES = 6
 MOST_LAYERS = 24
+LONGEST_LAYER, LONGEST_HEAD = 26, 10  # signs
 
 
 def drift_by_layer(study: Study) -> "Figure | None":
@@ -58,7 +59,7 @@ def drift_by_layer(study: Study) -> "Figure | None":
         axes.hlines(ys, lows, highs, color=each.style.colour, linewidth=5, alpha=0.2)
     _mark_bounds(axes, study)
     axes.set_ylim(len(names) - 0.5, -0.75)
-    named(axes.yaxis, names)
+    named(axes.yaxis, names, LONGEST_LAYER, lines=1)
     axes.grid(visible=False)
     axes.grid(axis="y", color=LINE, linewidth=0.8)
     _plain_log(axes)
@@ -138,9 +139,16 @@ def similarity(study: Study) -> "Figure | None":
         for column, value in enumerate(line):
             text = "-" if value is None else f"{value:.3f}"
             write(axes, column, row, text, ha="center", va="center", color=INK)
-    named(axes.yaxis, names)
-    named(axes.xaxis, [each.name for each, _ in columns], 10)
+    named(axes.yaxis, names, LONGEST_LAYER, lines=1)
     axes.xaxis.tick_top()
+    heads = [each.name for each, _ in columns]
+    if max(map(len, heads)) <= LONGEST_HEAD:
+        named(axes.xaxis, heads, LONGEST_HEAD, lines=1)
+        return figure
+    named(axes.xaxis, ["●"] * len(columns))
+    for label, (each, _) in zip(axes.get_xticklabels(), columns, strict=True):
+        label.set_color(each.style.colour)
+    legend(figure, keys_of([each for each, _ in columns]))
     return figure
 
 
