@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,28 +61,42 @@ class Watcher:
     def look(self) -> bool:
         """Draw the page anew if a file has changed; says whether it did.
 
-        A place without any run yet is an empty page.
+        A place without any run yet shows nothing; while folders come and go, the page stays.
         """
-        version = self._version()
-        if version == self.shown.version:
-            return False
         try:
-            runs, left_out = discover_readable(self.places)
-        except ConfigError:
-            runs, left_out = [], {}
+            version = self._version()
+            if version == self.shown.version:
+                return False
+            runs, left_out = self._read()
+        except OSError:  # what was listed is gone; the next look sees what has become of it
+            return False
         self.shown = Shown(version, self._render(runs, left_out))
         if self._events:
             names = [name_below(self.places, run.path) for run in runs if run.path]
             self._events.write(runs, names)
         return True
 
+    def _read(self) -> tuple[list[Run], dict[str, str]]:
+        runs: dict[Path | None, Run] = {}
+        left_out: dict[str, str] = {}
+        for place in self.places:
+            with suppress(ConfigError):  # it has none yet
+                found, broken = discover_readable([place])
+                runs |= {run.path: run for run in found}
+                left_out |= broken
+        return list(runs.values()), left_out
+
     def now(self) -> list[str]:
         """Say of each run that is going on what it is doing at this moment."""
-        lines = []
-        for folder in self._folders():
+        lines: list[str] = []
+        try:
+            folders = self._folders()
+        except OSError:
+            return lines
+        for folder in folders:
             try:
                 live, outcome = read_live(folder), read_outcome(folder)
-            except FedError:
+            except (FedError, OSError):
                 continue
             if live and not outcome:
                 name = name_below(self.places, folder)
@@ -90,8 +104,8 @@ class Watcher:
         return lines
 
     def _folders(self) -> list[Path]:
-        found = {mark.parent for place in self.places for mark in place.rglob(CONFIG_FILE)}
-        return sorted(found)
+        marks = (mark for place in self.places for mark in place.rglob("*") if mark.name in MARKS)
+        return sorted({mark.parent for mark in marks})
 
     def _version(self) -> str:
         states = [

@@ -1,6 +1,8 @@
 """The page follows the runs, on this machine alone, and never shows less than it has."""
 
 import json
+import shutil
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +18,7 @@ from deploy.report.runs import Run
 from deploy.report.watch import Watcher, serving
 from server_app.folder import RunFolder
 from server_app.live import Live
-from server_app.records import RECORDS, Recorder, RoundRecord
+from server_app.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 
 
 def render(runs: Sequence[Run], left_out: Mapping[str, str]) -> str:
@@ -76,6 +78,48 @@ def test_records_that_cannot_be_read_are_named_and_the_others_shown(tmp_path: Pa
     (folder.path / RECORDS).write_text("no record\n")
     watcher.look()
     assert watcher.shown.html == "b 1; not a"
+
+
+def test_a_place_without_runs_hides_nobody_elses(tmp_path: Path) -> None:
+    begin(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    watcher = Watcher([tmp_path / "b", tmp_path / "a", tmp_path / "a" / "a"], render)
+    assert watcher.shown.html == "a 1"
+
+
+def test_a_run_without_its_config_is_followed_too(tmp_path: Path) -> None:
+    folder = begin(tmp_path)
+    (folder.path / CONFIG_FILE).unlink()
+    watcher = Watcher([tmp_path], render)
+    note(folder, 2)
+    assert watcher.look()
+    assert watcher.shown.html == "a 2"
+
+
+def test_folders_that_come_and_go_under_it_do_not_end_it(tmp_path: Path) -> None:
+    for number in range(5):
+        begin(tmp_path, f"stays{number}")
+    over = threading.Event()
+
+    def churn() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            begin(tmp_path, f"goes{number}")
+            shutil.rmtree(tmp_path / f"goes{number}")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        watcher = Watcher([tmp_path], render)
+        for _ in range(150):
+            watcher.look()
+            watcher.now()
+    finally:
+        over.set()
+        thread.join()
+    watcher.look()
+    assert watcher.shown.html == "; ".join(f"stays{number} 1" for number in range(5))
 
 
 def test_event_files_follow_under_the_names_of_the_folders(tmp_path: Path) -> None:
