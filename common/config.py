@@ -151,7 +151,7 @@ class ConformalConfig(Settings):
     temperature: float = setting(1.0, "divides the logits", low=0, open_low=True)
     randomised: bool = setting(True, "randomise the scores of APS and RAPS: smaller sets")
     k_reg: int = setting(1, "RAPS: classes of a set that cost nothing", low=1)
-    lam: float = setting(0.1, "RAPS: what each further class costs", low=0)
+    lam: float = setting(0.1, "RAPS: what each further class costs", low=0, high=100)
     bins: int = setting(
         2000, "bins of the histogram in which a client tells its scores", low=10, high=100_000
     )

@@ -17,7 +17,7 @@ from common.errors import WireError
 
 CALIBRATE, COVER = "calibrate", "cover"  # Flower's actions: "evaluate.calibrate"
 EXAMPLES, CORRECT = "examples", "correct"
-MOST = 2**53  # beyond, no count of anything
+MOST = 2**40  # beyond, no count of samples; sums over all bins and clients stay whole numbers
 
 
 def ask(thresholds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
@@ -119,7 +119,7 @@ class CoverageReply:
 def _number(table: Mapping[str, Any], key: str) -> int:
     value = table.get(key)
     if type(value) is not int or not 0 <= value <= MOST:
-        raise WireError(f'expected "{key}" as a whole number of at least 0, got {value!r}')
+        raise WireError(f'expected "{key}" as a whole number from 0 to {MOST}, got {value!r}')
     return value
 
 
@@ -134,7 +134,7 @@ def _counts(table: Mapping[str, Any], key: str, length: int) -> Counts:
     values = _list(table, key)
     if len(values) != length or not all(type(v) is int and 0 <= v <= MOST for v in values):
         raise WireError(
-            f'expected "{key}" as {length} whole numbers of at least 0, got {len(values)} values '
-            f"such as {values[:3]}; both sides must run the same version with the same settings"
+            f'expected "{key}" as {length} whole numbers from 0 to {MOST}, got {len(values)} '
+            f"values such as {values[:3]}; both sides must run the same version with the same settings"
         )
     return np.array(values, dtype=np.int64)

@@ -24,7 +24,14 @@ from common.conformal import (
     softmax,
     threshold,
 )
-from common.conformal_replies import CalibrationReply, CoverageReply, ask, read_ask
+from common.conformal_replies import (
+    EXAMPLES,
+    MOST,
+    CalibrationReply,
+    CoverageReply,
+    ask,
+    read_ask,
+)
 from common.errors import DataError, WireError
 from common.rng import stream
 
@@ -334,7 +341,7 @@ def test_tables_are_read_as_they_were_written() -> None:
     ("change", "reason"),
     [
         ({"examples": 11}, "12 scores of lac were counted on 11 samples"),
-        ({"examples": -1}, 'expected "examples" as a whole number of at least 0, got -1'),
+        ({"examples": -1}, 'expected "examples" as a whole number from 0 to 1099511627776, got -1'),
         ({"examples": 12.0}, 'expected "examples" as a whole number'),
         ({"examples": True}, 'expected "examples" as a whole number'),
         ({"counts.aps": [12, 0, 0, 0]}, 'expected "counts.aps" as 5 whole numbers'),
@@ -350,6 +357,15 @@ def test_counts_of_scores_that_cannot_be_are_refused(
     table = replies()[0].table()
     with pytest.raises(WireError, match=reason):
         CalibrationReply.read({**table, **change}, 5)
+
+
+def test_counts_that_only_add_up_by_going_round_are_refused() -> None:
+    """2,048 times 2^53 is 0 in 64 bits: as many scores as the client says it has samples."""
+    bins = 2048
+    table = {EXAMPLES: 0, **{f"counts.{score}": [2**53] * bins for score in SCORES}}
+    with pytest.raises(WireError, match=r"whole numbers from 0 to"):
+        CalibrationReply.read(table, bins)
+    assert 100_000 * MOST < 2**63  # a sum over the most bins, or the most clients, holds it
 
 
 @pytest.mark.parametrize(
