@@ -135,8 +135,8 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             flat = {k: v for k, v in self.config.to_flat().items() if k not in WHERE}
-            text = tomli_w.dumps(nested(flat))
-            (self.path / CONFIG_FILE).write_text(text, encoding="utf-8")
+            with replacing(self.path / CONFIG_FILE) as file:
+                tomli_w.dump(nested(flat), file)
         except OSError as error:
             raise ConfigError(f"the run cannot be written to {self.path}: {error}") from error
 

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from common.files import replacing
 from common.metrics import Fairness, rounds_to_reach
 from deploy.report.runs import Run
 from server_app.records import Evaluation, plain
@@ -146,7 +147,7 @@ def _numbers(run: Run, others: Sequence[Run]) -> dict[str, Any]:
 def write_summary(runs: Sequence[Run], out_dir: Path, data: str = "") -> Path:
     """Write `summary.json` and return its path."""
     path = out_dir / "summary.json"
-    out_dir.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary_json(runs, data), allow_nan=False, indent=2) + "\n"
-    path.write_text(text, encoding="utf-8")
+    with replacing(path) as file:
+        file.write(text.encode())
     return path

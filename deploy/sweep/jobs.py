@@ -15,6 +15,7 @@ import tomli_w
 from common.config import RunConfig, nested
 from common.data.sources import data_root
 from common.errors import ConfigError, DeployError
+from common.files import replacing
 from common.text import one_line
 from deploy.environment import QUIET, usable_cores
 from deploy.group import Group
@@ -170,7 +171,8 @@ def _start(group: Group, standing: Standing, lane: Lane, engine: str) -> _Runnin
     folder.mkdir(parents=True, exist_ok=True)
     clear_outcome(folder)  # so that how an earlier part ended is not taken for the end of this one
     wanted = {k: v for k, v in config.to_flat().items() if k not in ("name", "resume")}
-    (folder / WANTED).write_text(tomli_w.dumps(nested(wanted)), encoding="utf-8")
+    with replacing(folder / WANTED) as file:
+        tomli_w.dump(nested(wanted), file)
     command = [
         # Not from the current folder: the user's own packages may have the names of ours.
         *(sys.executable, "-P", "-m", "deploy.cli", "run", "--config", str(folder / WANTED)),

@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ def config_in(out: Path, **flat: Any) -> RunConfig:
 def state_of(number: int) -> ServerState[Any]:
     weights = np.full(4, number, np.float32)
     return ServerState(number, weights, {"n.count": np.array(number)}, None)
+
+
+def full(*_: Any) -> None:
+    raise OSError(ENOSPC, "No space left on device")
 
 
 def played(out: Path, rounds: int, **flat: Any) -> RunFolder:
@@ -68,6 +73,21 @@ def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         RunFolder.open(config_in(tmp_path))
+
+
+def test_a_full_disk_leaves_the_config_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (played(tmp_path, 2).path / CONFIG_FILE).read_bytes()
+    going_on = RunFolder.open(config_in(tmp_path, resume=True, rounds=6))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(ConfigError, match="cannot be written"):
+            RunFolder.open(config_in(tmp_path / "new"))
+        with pytest.raises(ConfigError, match="cannot be written"):
+            going_on.restore(LAYOUT)
+    assert (going_on.path / CONFIG_FILE).read_bytes() == before
+    assert list((tmp_path / "new" / "r").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,19 @@ def test_the_json_summary_is_valid_and_holds_the_same_numbers(tmp_path: Path) ->
     assert uneven["rounds_to_final_accuracy_of"] == {"even": 2}
     assert even["rounds_to_final_accuracy_of"] == {"uneven": None}
     assert nothing["fairness"] is nothing["loss"] is nothing["evaluated_round"] is None
+
+
+def test_a_full_disk_leaves_the_summary_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    before = write_summary([EVEN], tmp_path).read_bytes()
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_summary([UNEVEN], tmp_path)
+    assert (tmp_path / "summary.json").read_bytes() == before
 
 
 def test_void_rounds_and_drops_are_counted() -> None:

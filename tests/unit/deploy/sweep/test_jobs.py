@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,17 @@ class TestProcesses:
             "fedavg": "failed",
             "afl": "completed",
         }
+
+    def test_a_full_disk_leaves_no_torn_config_for_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(handle: int) -> None:
+            raise OSError(ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+        [result] = self.do(waiting(tmp_path, "fedavg"), "true").results
+        assert "No space left" in result.message
+        assert list((tmp_path / "fedavg").iterdir()) == []
 
     def test_leaving_early_ends_what_runs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
