@@ -27,7 +27,7 @@ from deploy.environment import QUIET
 from deploy.inputs import described, given, read_pair, read_targets, run_config
 from deploy.link import Link
 from deploy.sweep import command as sweeps
-from deploy.sweep.plan import crossed
+from deploy.sweep.axes import crossed
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Flat, flatten, nested
-from common.errors import ConfigError, did_you_mean
+from common.errors import did_you_mean
 from deploy.inputs import read_file, read_pair
 
 TEXTS = ("name", "about")
@@ -136,35 +136,6 @@ def read_plan(path: Path, *, quick: bool = False, pairs: Sequence[str] = ()) -> 
     plan = (quicker if quick else plan).fixed(dict(map(read_pair, pairs)))
     problems += [f"{key}: a sweep chooses that itself" for key in _chosen(plan)]
     return replace(plan, source=str(path), problems=tuple(problems))
-
-
-def crossed(name: str, settings: Flat, axes: Sequence[str]) -> Plan:
-    """Return a plan from what was typed.
-
-    Args:
-        name: of the plan.
-        settings: of all runs, with dotted keys; what a sweep chooses itself is left out.
-        axes: KEY=VALUE,VALUE,... each, or KEY=[VALUE, ...] in TOML, crossed in this order.
-
-    Raises:
-        ConfigError: one of them has no "=", or no value.
-    """
-    grid = dict(map(_axis, axes))
-    base = {key: v for key, v in settings.items() if key not in grid and key not in PLACES}
-    return Plan(name, base=base, grid=grid)
-
-
-def _axis(text: str) -> tuple[str, list[Any]]:
-    if "=" not in text:
-        raise ConfigError(f'--vary takes KEY=VALUE,VALUE, got "{text}"')
-    key, whole = read_pair(text)
-    if isinstance(whole, list):
-        values = whole
-    else:
-        values = [read_pair(f"{key}={one}")[1] for one in text.partition("=")[2].split(",") if one]
-    if not values:
-        raise ConfigError(f'"{text}" has no values; expected {key}=VALUE,VALUE')
-    return key, values
 
 
 def _read(path: Path, flat: Flat, problems: list[str]) -> Plan:

@@ -157,6 +157,12 @@ def test_presets_are_listed_with_what_they_are_about(
         (("compare", "fedavg", "--seeds", "1", "--workers", "2"), "it is --jobs"),
         (("compare", "fedavg", "--jobs", "2"), "--jobs is for --seeds and --vary"),
         (("compare", "fedavg", "--vary", "seed"), "takes KEY=VALUE,VALUE"),
+        (("compare", "fedavg", "--vary", "method=afl"), "method is given values twice"),
+        (("compare", "fedavg", "--seeds", "1", "--vary", "seed=2"), "seed is given values twice"),
+        (
+            ("compare", "afl", "--vary", "rounds=1", "--vary", "rounds=2"),
+            "rounds is given values twice",
+        ),
         (("compare", "fedavg", "--seeds", "1,b"), "seed must be a whole number"),
         (("compare", "fedavg", "--seeds", "1", "--resume"), "--resume needs the --name"),
     ],

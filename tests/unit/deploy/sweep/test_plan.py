@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from common.errors import ConfigError
-from deploy.sweep.plan import Plan, Variant, crossed, read_plan
+from deploy.sweep.axes import crossed
+from deploy.sweep.plan import Plan, Variant, read_plan
 from deploy.sweep.runs import runs_of
 
 PLAN = """
