@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -199,6 +200,7 @@ def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
     from deploy.report.figures import plot_runs
     from deploy.report.runs import load_runs
     from deploy.report.table import summary_table, write_summary
+    from server_app.conformal import CONFORMAL
 
     runs = load_runs(run_dirs)
     console.print(summary_table(runs, data))
@@ -207,8 +209,10 @@ def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
     except OSError as error:
         console.print(f"the plots cannot be written: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(FAILED) from error
-    for path in paths:
+    sets = [path / CONFORMAL for path in run_dirs.values() if (path / CONFORMAL).exists()]
+    for path in [*paths, *sets]:
         console.print(str(path), markup=False, soft_wrap=True)
+    console.print(f"a page of it: fedkeel report {folder}", markup=False, soft_wrap=True)
 
 
 @cli.command()
@@ -227,11 +231,14 @@ def report(
     tensorboard: Events = None,
 ) -> None:
     """Make one page of figures and tables of some runs."""
+    from deploy.report.events import EventLog
     from deploy.report.write import write_events, write_report
 
+    events = EventLog(tensorboard) if tensorboard else None  # said now where it cannot be
     paths, left_out = write_report(places, out, figures, title, read_targets(target))
-    if tensorboard:
-        paths.append(write_events(places, tensorboard))
+    if events and tensorboard:
+        write_events(places, events)
+        paths.append(tensorboard)
     for folder, why in left_out.items():
         console.print(f"{folder} is left out: {why}", markup=False, soft_wrap=True)
     for path in paths:
@@ -286,14 +293,11 @@ def watch(
     target: Goals = [],  # noqa: B006
     tensorboard: Events = None,
 ) -> None:
-    """Serve the report on this machine while runs go on; Ctrl-C ends it."""
+    """Serve the report on this machine while runs go on, or before they begin."""
     from deploy.report.events import EventLog
     from deploy.report.page import render
     from deploy.report.watch import LOOK_SECONDS, Watcher, serving
 
-    for place in places:
-        if not place.is_dir():
-            raise ConfigError(f"there is no folder {place}; start the runs first, or make it")
     events = EventLog(tensorboard) if tensorboard else None
     targets = read_targets(target)
     watcher = Watcher(
@@ -301,13 +305,16 @@ def watch(
         lambda runs, left_out: render(runs, left_out=left_out, targets=targets, live=True),
         events,
     )
-    with serving(watcher, port) as address:
-        console.print(
-            f"{address} shows {', '.join(map(str, places))}", markup=False, soft_wrap=True
-        )
+    for place in places:
+        if not place.is_dir():
+            console.print(f"waiting for {place}", markup=False, soft_wrap=True)
+    with suppress(KeyboardInterrupt), serving(watcher, port) as address:
+        said = f"{address} shows {', '.join(map(str, places))}; Ctrl-C ends it, and no run"
+        console.print(said, markup=False, soft_wrap=True)
         while not watcher.error:
             time.sleep(LOOK_SECONDS)
-    raise watcher.error
+    if watcher.error:
+        raise watcher.error
 
 
 cli.command()(sweeps.sweep)

@@ -30,7 +30,7 @@ class EventLog:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ConfigError(
-                "event files need the package tensorboard: pip install 'fedkeel[tensorboard]'"
+                "event files need a package more: pip install tensorboard"
             ) from error
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -79,6 +79,9 @@ def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
             yield f"evaluation/{name}", value
         if evaluation.loss is not None:
             yield "evaluation/loss", evaluation.loss
+    drift = record.diagnostics.get("drift")
+    if isinstance(drift, dict) and isinstance(drift.get("whole"), float):
+        yield "diagnostics/drift", drift["whole"]
     for group, numbers in (("method", record.method), ("seconds", record.seconds)):
         for name, value in numbers.items():
             if isinstance(value, int | float):

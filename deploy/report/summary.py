@@ -8,7 +8,7 @@ from typing import Any
 
 from common.comparison import STATISTICS, OverSeeds
 from common.files import replacing
-from deploy.report import numbers
+from deploy.report import numbers, sets
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study, Targets, studies
 from deploy.report.table import megabytes_per_client_round, seconds_per_round
@@ -87,6 +87,7 @@ def _family(family: Family) -> dict[str, Any]:
         "mean_over_rounds": _spread(numbers.of_runs(family, numbers.area)),
         "megabytes_per_client_round": _spread(numbers.of_runs(family, megabytes_per_client_round)),
         "seconds_per_round": _spread(numbers.of_runs(family, seconds_per_round)),
+        "prediction_sets": sets.numbers_of(family),
         "curve": [[number, asdict(value)] for number, value in numbers.curve(family)],
         "runs": [_run(run) for run in family.runs],
     }

@@ -54,9 +54,8 @@ class Watcher:
     ) -> None:
         self.places = list(places)
         self._render, self._events = render, events
-        self.shown = Shown("", "")
+        self.shown = Shown("", render([], {}))  # what is there is read once somebody can look
         self.error: Exception | None = None
-        self.look()
 
     def look(self) -> bool:
         """Draw the page anew if a file has changed; says whether it did.

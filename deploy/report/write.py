@@ -13,17 +13,15 @@ from deploy.report.studies import Targets, studies
 from deploy.report.summary import write_numbers
 
 
-def write_events(places: Sequence[Path], folder: Path) -> Path:
-    """Write event files of the runs in these folders and below them; returns their folder.
+def write_events(places: Sequence[Path], log: EventLog) -> None:
+    """Write event files of the runs in these folders and below them.
 
     Raises:
-        ConfigError: there is no run, or no event file can be written.
+        ConfigError: there is no run.
     """
     runs, _ = discover_readable(places)
-    log = EventLog(folder)
-    log.write(runs, [name_below(places, run.path or folder) for run in runs])
+    log.write(runs, [name_below(places, run.path) for run in runs if run.path])
     log.close()
-    return folder
 
 
 def write_report(

@@ -165,8 +165,9 @@ FIGURES = (
         ROUNDS,
         "memory",
         "Whom the method remembers",
-        "Clients whose last update counts in a round, how many of them hold the step back (active "
-        "constraints), and how many distinct clients so many draws are expected to hold.",
+        "Clients whose last update counts in a round, and how many of them hold the step back "
+        "(active constraints). Dashed, in diagnosed rounds: how many different clients so many "
+        "draws hold on average.",
         memory,
     ),
     Picture(
@@ -183,8 +184,8 @@ FIGURES = (
             f"sets-{score}",
             f"Coverage and size of the sets: {score}",
             "How many labels a set needs to hold the true one as often as wanted: up and to the "
-            "left is better. The diamond is the model's first choice alone, at one label. Of the "
-            "first seed.",
+            "left is better. The diamond is the model's first choice alone, at one label. Means "
+            "over the seeds; pale: their range at the promised level.",
             partial(coverage, score=score),
         )
         for score in SCORES
@@ -194,7 +195,8 @@ FIGURES = (
         "sets-clients",
         "For whom the promise is kept",
         "Coverage of each client at the chosen level: the promise holds for all together, not for "
-        "each client; clients with few test samples scatter. Of the first seed.",
+        "each client; clients with few test samples scatter. Over seeds, the "
+        "mean of each rank.",
         coverage_of_clients,
     ),
     Picture(

@@ -1,5 +1,6 @@
 """Prediction sets: what a promise costs in labels, and for whom it is kept."""
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from common.conformal import SCORES
@@ -17,8 +18,9 @@ from deploy.report.figures.style import (
     percent,
     told_apart,
 )
-from deploy.report.inside import conformal_of
+from deploy.report.sets import chosen, conformal_by_seed, curve_of, first_choice
 from deploy.report.studies import Study
+from server_app.conformal import Conformal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,29 +30,31 @@ def coverage(study: Study, score: str) -> "Figure | None":
     """Draw coverage against the mean size of the sets, with the model's first choice beside.
 
     Args:
-        study: whose families are shown; of each its first seed that has sets.
+        study: whose families are shown; the mean over the seeds that have sets.
         score: a key of `common.conformal.SCORES`.
     """
-    found = [(each, conformal_of(each.family)) for each in told_apart(study)]
-    shown = [(each, sets) for each, sets in found if sets and sets.scores.get(score)]
+    found = [(each, list(conformal_by_seed(each.family).values())) for each in told_apart(study)]
+    shown = [(each, sets) for each, sets in found if curve_of(sets, score)]
     if not shown:
         return None
     figure, (axes,) = canvas("labels in a set, mean", f"sets that hold the true label ({score})")
     lowest = 1.0
     for each, sets in shown:
-        levels = [one for one in sets.scores[score] if one.coverage is not None]
-        sizes = [one.mean_size or 0 for one in levels]
-        heights = [one.coverage or 0 for one in levels]
+        levels = curve_of(sets, score)
+        sizes = [one.size.mean for one in levels]
+        heights = [one.coverage.mean for one in levels]
         axes.plot(sizes, heights, color=each.style.colour, linestyle=each.style.line, linewidth=2)
-        at = sets.chosen(score)
-        if at.coverage is not None and at.mean_size is not None:
-            axes.plot(at.mean_size, at.coverage, marker="o", markersize=7, markeredgewidth=2,
+        at, alone = chosen(sets, score), first_choice(sets)
+        if at:
+            axes.plot(2 * [at.size.mean], [at.coverage.low, at.coverage.high],
+                      color=each.style.colour, linewidth=5, alpha=0.3)  # fmt: skip
+            axes.plot(at.size.mean, at.coverage.mean, marker="o", markersize=7, markeredgewidth=2,
                       markerfacecolor=PAPER, color=each.style.colour, zorder=4)  # fmt: skip
-        if sets.accuracy is not None:
-            axes.plot(1, sets.accuracy, marker="D", markersize=6, color=each.style.colour,
+        if alone:
+            axes.plot(1, alone.mean, marker="D", markersize=6, color=each.style.colour,
                       markeredgecolor=PAPER, clip_on=False, zorder=5)  # fmt: skip
-        lowest = min([lowest, sets.accuracy or 1, *heights])
-    promised = 1 - shown[0][1].miscoverage
+        lowest = min([lowest, alone.mean if alone else 1, *heights])
+    promised = 1 - shown[0][1][0].miscoverage
     axes.axhline(promised, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
     accuracy_axis(axes, lowest, 1)
     marks = {"linestyle": "none", "marker": "D", "markersize": 6}
@@ -66,13 +70,14 @@ def coverage(study: Study, score: str) -> "Figure | None":
 def coverage_of_clients(study: Study) -> "Figure | None":
     """Draw the coverage of every client, from worst to best, beside what was promised."""
     score = next(iter(SCORES))
-    found = [(each, conformal_of(each.family)) for each in told_apart(study)]
     shown = []
-    for each, sets in found:
-        rows = sets.clients.get(score, {}).values() if sets else ()
-        heights = sorted(row.coverage for row in rows if row.coverage is not None)
-        if sets and heights:
-            shown.append((each, heights, 1 - sets.miscoverage))
+    for each in told_apart(study):
+        found = list(conformal_by_seed(each.family).values())
+        ranked = [_ranked(sets, score) for sets in found]
+        same = {len(heights) for heights in ranked}
+        if len(same) == 1 and same != {0}:
+            heights = [fmean(rank) for rank in zip(*ranked, strict=True)]
+            shown.append((each, heights, 1 - found[0].miscoverage))
     if not shown:
         return None
     figure, (axes,) = canvas(
@@ -94,3 +99,9 @@ def coverage_of_clients(study: Study) -> "Figure | None":
     told = key(f"promised: {100 * promised:.0f} %", INK, **dotted)
     legend(figure, [*keys_of([each for each, _, _ in shown]), told])
     return figure
+
+
+def _ranked(sets: Conformal, score: str) -> list[float]:
+    """The coverage of each client that has one, from worst to best."""
+    rows = sets.clients.get(score, {}).values()
+    return sorted(row.coverage for row in rows if row.coverage is not None)

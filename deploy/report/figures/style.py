@@ -184,10 +184,11 @@ def headed(axes: "Axes", text: str) -> None:
 
 
 def percent(axis: Any) -> None:
-    """Show shares as per cent."""
-    from matplotlib.ticker import PercentFormatter
+    """Show shares as per cent, with as many decimals as the ticks have."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
+    axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(PercentFormatter(xmax=1, decimals=None, symbol=" %"))
 
 
 def whole_numbers(axis: Any) -> None:

@@ -61,7 +61,7 @@ def test_without_the_package_it_is_said_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ConfigError, match=r"pip install 'fedkeel\[tensorboard\]'"):
+    with pytest.raises(ConfigError, match="pip install tensorboard"):
         EventLog(tmp_path)
 
 
