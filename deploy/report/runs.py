@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.config import RunConfig, flatten
+from common.config import RunConfig, flatten, parse
 from common.errors import ConfigError
 from common.metrics import Fairness
 from server_app.records import (
@@ -16,6 +16,10 @@ from server_app.records import (
     RecordError,
     RoundRecord,
     read_records,
+)
+
+ALWAYS_WRITTEN = frozenset(  # by every version
+    ("method", "model", "clients", "seed", "rounds", "participation", "data.name")
 )
 
 
@@ -98,15 +102,20 @@ def read_run(path: Path, label: str = "") -> Run:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the run config that lies in a run's folder, flat; empty if there is none to read.
+    """Return the run config that lies in a run's folder, flat; empty if it is not known.
 
-    What an older version did not write has its default.
+    What an older version did not write has its default. A file that is torn, or says what no run
+    can have, says nothing: with defaults it would pass for another run.
     """
+    defaults = RunConfig().to_flat()
     try:
         written = flatten(tomllib.loads((path / CONFIG_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        parse({key: value for key, value in written.items() if key in defaults})
+    except (OSError, ValueError, ConfigError):
         return {}
-    return {**RunConfig().to_flat(), "name": path.name, **written}
+    if not written.keys() >= ALWAYS_WRITTEN:
+        return {}
+    return {**defaults, "name": path.name, **written}
 
 
 def discover(places: Sequence[Path]) -> list[Run]:
