@@ -19,6 +19,7 @@ from common.conformal import SCORES, Tally, edges_of, fewest_examples, rank_of, 
 from common.conformal_replies import CALIBRATE, COVER, CalibrationReply, CoverageReply, ask
 from common.errors import AggregationError
 from common.files import replacing
+from common.shapes import ShapeError, shaped
 from common.types import ClientId, by_client
 from server_app.records import NO_EXAMPLES, RecordError, plain
 
@@ -124,13 +125,17 @@ class Conformal:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Conformal":
-        """Rebuild from what was written."""
-        scores = {name: [Level(**one) for one in rows] for name, rows in value["scores"].items()}
-        clients = {
-            name: {client: ClientCoverage(**one) for client, one in rows.items()}
-            for name, rows in value["clients"].items()
-        }
-        return cls(**{**value, "scores": scores, "clients": clients})
+        """Rebuild from what was written.
+
+        Raises:
+            ShapeError: a part is missing, or is not what it should be.
+        """
+        read = shaped(cls, value)
+        level = read.settings.get("miscoverage")
+        for score, rows in read.scores.items():
+            if level not in [row.miscoverage for row in rows]:
+                raise ShapeError("settings.miscoverage among the levels", level, ("scores", score))
+        return read
 
 
 def conformal_of(questions: Ask, config: RunConfig, classes: int, number: int) -> Conformal:
@@ -275,5 +280,5 @@ def read_conformal(run_dir: Path) -> Conformal | None:
         return Conformal.from_json(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, ShapeError) as error:
         raise RecordError(f"{path} does not hold prediction sets: {error}") from error

@@ -11,6 +11,7 @@ from common.config import RunConfig
 from common.dealing import dataset_of, splits_of
 from common.errors import DataError
 from common.files import replacing
+from common.shapes import ShapeError, shaped
 from common.types import ClientId
 
 logger = logging.getLogger("flwr")
@@ -55,8 +56,9 @@ def note_partition(run_dir: Path, config: RunConfig) -> None:
 def read_partition(run_dir: Path) -> Partition | None:
     """Return what a run noted, None if it did not, or not so that it can be read."""
     try:
-        read = Partition(**json.loads((run_dir / PARTITION).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        read = shaped(Partition, json.loads((run_dir / PARTITION).read_bytes()))
+    except (OSError, ValueError, RecursionError, ShapeError):
         return None
-    sizes = {len(counts) for counts in read.clients.values()}
-    return read if sizes <= {len(read.classes)} else None
+    rows = read.clients.values()
+    fits = {len(counts) for counts in rows} <= {len(read.classes)}
+    return read if fits and read.classes and all(n >= 0 for row in rows for n in row) else None

@@ -19,6 +19,7 @@ import numpy as np
 from common.errors import FedError
 from common.files import replacing
 from common.metrics import Fairness, fairness, without_examples
+from common.shapes import ShapeError, shaped
 from common.types import ClientId
 
 CONFIG_FILE = "config.toml"
@@ -87,12 +88,27 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
-        """Rebuild from what `plain` made of it."""
-        scores = {client: ClientScore(**score) for client, score in value["clients"].items()}
-        summary = value["fairness"] and Fairness(**value["fairness"])
-        personal = value.get("personal") and cls.from_json(value["personal"])
-        told = {"clients": scores, "fairness": summary, "personal": personal}
-        return cls(**{**value, **told})
+        """Rebuild from what `plain` made of it.
+
+        Raises:
+            ShapeError: a part is missing, or is not what it should be.
+        """
+        return shaped(cls, value).checked()
+
+    def checked(self, *place: str) -> "Evaluation":
+        """Return itself; `place` is where it stands in what was read.
+
+        Raises:
+            ShapeError: a client has other counts than 0 <= correct <= examples, examples >= 1.
+        """
+        for client, score in self.clients.items():
+            if not 0 <= score.correct <= score.examples or not score.examples:
+                came = f"{score.correct} of {score.examples}"
+                wanted = "0 <= correct <= examples, and at least one"
+                raise ShapeError(wanted, came, (*place, "clients", client))
+        if self.personal:
+            self.personal.checked(*place, "personal")
+        return self
 
 
 @dataclass(frozen=True)
@@ -141,9 +157,15 @@ class RoundRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "RoundRecord":
-        """Rebuild from one parsed line."""
-        evaluation = value["evaluation"] and Evaluation.from_json(value["evaluation"])
-        return cls(**{**value, "round": int(value["round"]), "evaluation": evaluation})
+        """Rebuild from one parsed line; fields that an older version did not write are empty.
+
+        Raises:
+            ShapeError: a part is missing, or is not what it should be.
+        """
+        record = shaped(cls, value)
+        if record.evaluation:
+            record.evaluation.checked("evaluation")
+        return record
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; non-finite numbers become None.
@@ -247,7 +269,7 @@ def parse_line(line: bytes, path: Path, number: int) -> RoundRecord:
     """
     try:
         return RoundRecord.from_json(json.loads(line, parse_constant=_no_constant))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, RecursionError, ShapeError) as error:
         raise RecordError(
             f"{path}, line {number}: expected the JSON record of a round, got {line[:60]!r} "
             f"({error}); move the file away or cut it before this line"
@@ -290,10 +312,10 @@ def read_outcome(run_dir: Path) -> Outcome | None:
     """
     path = run_dir / OUTCOME
     try:
-        return Outcome(**json.loads(path.read_bytes()))
+        return shaped(Outcome, json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, ShapeError) as error:
         raise RecordError(f"{path} does not say how a run ended: {error}") from error
 
 

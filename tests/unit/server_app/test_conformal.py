@@ -213,7 +213,39 @@ def test_a_run_without_prediction_sets_has_none(tmp_path: Path) -> None:
     assert read_conformal(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"round": 1}', '{"scores": 3, "clients": 1}'])
+WRONG: list[tuple[list[Any], Any]] = [
+    (["settings"], {}),
+    (["settings"], 5),
+    (["settings", "miscoverage"], 0.123),
+    (["settings", "miscoverage"], "x"),
+    (["settings", "miscoverage"], None),
+    (["scores", "lac"], []),
+    (["scores", "lac", 0, "coverage"], "x"),
+    (["scores", "lac", 0, "mean_size"], "x"),
+    (["accuracy"], "x"),
+    (["warnings"], 5),
+    (["warnings"], None),
+    (["clients"], 5),
+    (["clients", "lac", "0", "coverage"], "x"),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), WRONG)
+def test_a_value_of_another_kind_is_told(tmp_path: Path, place: list[Any], value: Any) -> None:
+    write_conformal(tmp_path, made(Clients(MANY)))
+    told: Any = json.loads((tmp_path / CONFORMAL).read_text())
+    whole = told
+    for key in place[:-1]:
+        whole = whole[key]
+    whole[place[-1]] = value
+    (tmp_path / CONFORMAL).write_text(json.dumps(told))
+    with pytest.raises(RecordError, match=r"conformal\.json does not hold prediction sets"):
+        read_conformal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"round": 1}', '{"scores": 3, "clients": 1}', "[" * 100_000]
+)
 def test_a_file_that_holds_something_else_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / CONFORMAL).write_text(text)
     with pytest.raises(RecordError, match=r"conformal\.json does not hold prediction sets"):

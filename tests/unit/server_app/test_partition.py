@@ -36,7 +36,26 @@ def test_without_the_data_it_is_said_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"classes": ["a"], "clients": {"0": [1, 2]}}', "\xff"]
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        "\xff",
+        "[" * 100_000,
+        '{"classes": ["a"], "clients": {"0": [1, 2]}}',
+        '{"classes": ["a"], "clients": {"0": 5}}',
+        '{"classes": ["a"], "clients": {"0": ["x"]}}',
+        '{"classes": ["a"], "clients": {"0": [null]}}',
+        '{"classes": ["a"], "clients": {"0": [-1]}}',
+        '{"classes": ["a"], "clients": {"0": [1e308]}}',
+        '{"classes": ["a"], "clients": {"0": [1' + "0" * 400 + "]}}",
+        '{"classes": [1], "clients": {"0": [1]}}',
+        '{"classes": [null], "clients": {"0": [1]}}',
+        '{"classes": "abc", "clients": {"0": [1, 2, 3]}}',
+        '{"classes": [], "clients": []}',
+        '{"classes": [], "clients": {"0": []}}',
+    ],
 )
 def test_a_file_that_says_something_else_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / PARTITION).write_text(text)

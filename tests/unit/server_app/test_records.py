@@ -187,6 +187,80 @@ def test_any_other_damage_is_told_with_file_and_line(
         read_records(tmp_path)
 
 
+DEEP = b'{"personal":' * 100_000
+WRONG: list[tuple[list[str], Any]] = [
+    (["round"], "4"),
+    (["round"], 4.5),
+    (["round"], 10**400),
+    (["lr"], "abc"),
+    (["lr"], None),
+    (["cohort"], None),
+    (["train_loss"], "x"),
+    (["dropped"], ["a"]),
+    (["dropped"], None),
+    (["dropped"], {"0": 5}),
+    (["void"], 5),
+    (["bytes_up"], {"0": None}),
+    (["bytes_down"], [1]),
+    (["seconds"], {"train": None}),
+    (["seconds"], [1]),
+    (["method"], None),
+    (["method"], [1]),
+    (["diagnostics"], None),
+    (["diagnostics"], "x"),
+    (["evaluation", "fairness", "mean"], None),
+    (["evaluation", "fairness", "mean"], "x"),
+    (["evaluation", "clients", "0", "examples"], 0),
+    (["evaluation", "clients", "0", "correct"], 11),
+    (["evaluation", "clients", "0", "correct"], -1),
+    (["evaluation", "clients", "0", "correct"], None),
+    (["evaluation", "absent"], ["a"]),
+    (["evaluation", "untrained"], None),
+    (["evaluation", "personal"], {}),
+    (["evaluation"], []),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), WRONG)
+def test_a_value_of_another_kind_is_told_by_its_place(
+    tmp_path: Path, place: list[str], value: Any
+) -> None:
+    line = full_record(2).to_json()
+    whole: Any = line
+    for key in place[:-1]:
+        whole = whole[key]
+    whole[place[-1]] = value
+    recorder = run_of(tmp_path, 1)
+    recorder.path.write_bytes(recorder.path.read_bytes() + json.dumps(line).encode() + b"\n")
+    with pytest.raises(RecordError, match=rf"records\.jsonl, line 2.*{place[0]}"):
+        read_records(tmp_path)
+
+
+def test_own_models_counts_are_looked_at_too(tmp_path: Path) -> None:
+    own = Evaluation({"0": ClientScore(0, 0, None)}, {}, None)
+    evaluation = replace(Evaluation.of(SCORES, {}), personal=own)
+    Recorder(tmp_path / RECORDS).append(full_record(evaluation=evaluation))
+    with pytest.raises(RecordError, match=r"evaluation\.personal\.clients\.0: expected 0 <= correct"):
+        read_records(tmp_path)
+
+
+def test_what_is_nested_without_end_is_damage_too(tmp_path: Path) -> None:
+    for name in (RECORDS, OUTCOME):
+        (tmp_path / name).write_bytes(DEEP + b"\n")
+    with pytest.raises(RecordError, match="line 1"):
+        read_records(tmp_path)
+    with pytest.raises(RecordError, match=r"outcome\.json"):
+        read_outcome(tmp_path)
+
+
+def test_an_older_line_without_the_newer_fields_is_read(tmp_path: Path) -> None:
+    newer = {"again", "late", "arrived", "worked", "diagnostics"}
+    line = {key: value for key, value in full_record().to_json().items() if key not in newer}
+    del line["evaluation"]["personal"], line["evaluation"]["untrained"]
+    (tmp_path / RECORDS).write_text(json.dumps(line) + "\n")
+    assert read_records(tmp_path) == [full_record()]
+
+
 def test_a_bare_nan_in_an_otherwise_good_line_is_damage(tmp_path: Path) -> None:
     run_of(tmp_path, 1)
     path = tmp_path / RECORDS
@@ -243,7 +317,19 @@ def test_the_outcome_is_read_back_and_can_be_cleared(tmp_path: Path) -> None:
     assert read_outcome(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"status": "won"}', '"x"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"status": "won"}',
+        '"x"',
+        '{"status": ["failed"], "message": "", "rounds": 1, "seconds": 1}',
+        '{"status": "failed", "message": 5, "rounds": 1, "seconds": 1}',
+        '{"status": "failed", "message": "", "rounds": "x", "seconds": null}',
+    ],
+)
 def test_a_foreign_outcome_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / OUTCOME).write_text(text)
     with pytest.raises(RecordError, match=r"outcome\.json"):
