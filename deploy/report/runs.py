@@ -159,7 +159,12 @@ def _found(places: Sequence[Path]) -> list[Path]:
 
 def _folders(place: Path) -> Iterator[Path]:
     marks: Iterable[Path] = place.rglob(RECORDS) if place.is_dir() else ()
-    yield from sorted(mark.parent for mark in marks)
+    inside = sorted(mark.parent for mark in marks)
+    yield from (
+        folder
+        for folder in inside  # the name of a run has no dot at its head; what is put aside has
+        if not any(part.startswith(".") for part in folder.relative_to(place).parts)
+    )
 
 
 def name_below(places: Sequence[Path], folder: Path) -> str:

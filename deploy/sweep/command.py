@@ -18,7 +18,7 @@ from deploy.sweep.jobs import Result, carry_out, lanes, refuse_a_gpu_that_is_not
 from deploy.sweep.plan import RUNS, Plan, is_folder, read_plan
 from deploy.sweep.progress import watching
 from deploy.sweep.runs import PlannedRun, runs_of
-from deploy.sweep.standing import Standing, standings
+from deploy.sweep.standing import Standing, standings, tidy
 
 FAILED = 1
 PLAN, LOCK = "plan.toml", "sweep.lock"
@@ -105,6 +105,7 @@ def carry_out_plans(plans: Sequence[Plan], out: Path, name: str, jobs: int, engi
             locks.enter_context(_only_sweep(one.folder))
         found = [standings(one.folder, one.runs) for one in sweeps]
         for one, standing in zip(sweeps, found, strict=True):
+            tidy(one.folder)
             _keep(one, standing)
         results = _do(
             [s for standing in found for s in standing if s.to != "nothing"], jobs, engine

@@ -41,9 +41,15 @@ class PlannedRun:
         """A digest of everything but names and places."""
         return identity(self.config)
 
-    def below(self, folder: Path) -> "PlannedRun":
-        """Return the run with its place in the sweep's folder."""
-        return replace(self, config=replace(self.config, name=self.name, out=str(folder)))
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names that it may have: its own, and the one for when another run has that."""
+        return self.name, _marked(self.name, self.identity)
+
+    def below(self, folder: Path, name: str = "") -> "PlannedRun":
+        """Return the run with its place in the sweep's folder, under `name` if it is given."""
+        its = name or self.name
+        return replace(self, name=its, config=replace(self.config, name=its, out=str(folder)))
 
 
 def substance(config: RunConfig) -> dict[str, Any]:
@@ -119,9 +125,15 @@ def _unique(names: Sequence[str], digests: Sequence[str]) -> Iterator[str]:
     taken: set[str] = set()
     for name, digest in zip(names, digests, strict=True):
         if name.endswith("-") or name in taken:
-            name = f"{name[: LONGEST_NAME - DIGEST - 1].rstrip('-')}-{digest[:DIGEST]}"
+            name = _marked(name, digest)
         taken.add(name)
         yield name
+
+
+def _marked(name: str, digest: str) -> str:
+    """Return the name with the run's digest at its end, once."""
+    end = f"-{digest[:DIGEST]}"
+    return name if name.endswith(end) else f"{name[: LONGEST_NAME - len(end)].rstrip('-')}{end}"
 
 
 def _short(keys: Iterable[str]) -> dict[str, str]:

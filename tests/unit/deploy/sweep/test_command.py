@@ -106,6 +106,14 @@ def test_a_larger_plan_adds_what_is_missing(typed: Type, tmp_path: Path) -> None
     assert "fedavg-renamed-seed3" in mine
 
 
+def test_what_a_cut_removal_left_is_removed(typed: Type, tmp_path: Path) -> None:
+    left = tmp_path / "runs" / "mine" / ".removed-1"
+    left.mkdir(parents=True)
+    (left / "records.jsonl").touch()
+    assert typed("sweep", "plan.toml").exit_code == 0
+    assert not left.exists()
+
+
 def test_a_failure_ends_with_1_and_the_reason(typed: Type) -> None:
     said = typed("sweep", "plan.toml", "--set", "seed=13")
     assert said.exit_code == 1
