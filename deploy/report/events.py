@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
+from deploy.report.inside import number_in
 from deploy.report.runs import Run
 from server_app.records import RoundRecord
 
@@ -79,10 +80,11 @@ def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
             yield f"evaluation/{name}", value
         if evaluation.loss is not None:
             yield "evaluation/loss", evaluation.loss
-    drift = record.diagnostics.get("drift")
-    if isinstance(drift, dict) and isinstance(drift.get("whole"), float):
-        yield "diagnostics/drift", drift["whole"]
+    drift = number_in(record.diagnostics, "drift", "whole")
+    if drift is not None:
+        yield "diagnostics/drift", drift
     for group, numbers in (("method", record.method), ("seconds", record.seconds)):
         for name, value in numbers.items():
-            if isinstance(value, int | float):
-                yield f"{group}/{name}", float(value)
+            number = number_in(value)
+            if number is not None:
+                yield f"{group}/{name}", number

@@ -1,6 +1,7 @@
 """What lies in runs beside accuracies: diagnostics of rounds, prediction sets, the split."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from sys import float_info
 from typing import Any
 
 from common.comparison import OverSeeds, over_seeds
@@ -11,11 +12,35 @@ from server_app.partition import Partition, read_partition
 from server_app.records import RecordError
 
 Found = Mapping[str, Any]
+LARGEST = float_info.max
 
 
 def diagnosed(run: Run, part: str) -> list[tuple[int, Found]]:
     """Return (round, diagnostics) of the rounds whose diagnostics have this part."""
-    return [(r.round, r.diagnostics) for r in run.records if r.diagnostics.get(part)]
+    return [(r.round, r.diagnostics) for r in run.records if table_in(r.diagnostics, part)]
+
+
+def at(found: object, *keys: str) -> Any:
+    """Return what lies at this place of free JSON values, None where there is no such place."""
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def table_in(found: object, *keys: str) -> Mapping[str, Any]:
+    """Return the table at this place; an empty one where there is none."""
+    value = at(found, *keys)
+    return value if isinstance(value, Mapping) else {}
+
+
+def numbers_in(found: object, *keys: str) -> dict[str, float | None]:
+    """Return the numbers of the table at this place; None for what is none."""
+    return {name: _number(value) for name, value in table_in(found, *keys).items()}
+
+
+def number_in(found: object, *keys: str) -> float | None:
+    """Return the number at this place, None where there is none."""
+    return _number(at(found, *keys))
 
 
 def last_diagnosed(family: Family, part: str) -> list[Found]:
@@ -24,12 +49,10 @@ def last_diagnosed(family: Family, part: str) -> list[Found]:
     return [rounds[-1][1] for rounds in found if rounds]
 
 
-def over_rounds(
-    family: Family, part: str, get: Callable[[Any], float | None]
-) -> list[tuple[int, OverSeeds]]:
-    """Return a number of the diagnostics by round, its mean and range over the seeds."""
+def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, OverSeeds]]:
+    """Return the number at this place of a part by round, its mean and range over the seeds."""
     tables = [
-        {number: get(found[part]) for number, found in diagnosed(run, part)}
+        {number: number_in(found, part, *keys) for number, found in diagnosed(run, part)}
         for run in family.runs
         if not family.personal
     ]
@@ -53,7 +76,9 @@ def _by_round(tables: list[dict[int, float | None]]) -> list[tuple[int, OverSeed
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    if isinstance(value, int | float) and -LARGEST <= value <= LARGEST:  # which no NaN is
+        return float(value)
+    return None
 
 
 def step_cosines(family: Family) -> list[tuple[int, float]]:
@@ -64,7 +89,7 @@ def step_cosines(family: Family) -> list[tuple[int, float]]:
         (number, cosine)
         for run in family.runs
         for number, found in diagnosed(run, "cosine")
-        for cosine in found["cosine"].values()
+        for cosine in numbers_in(found, "cosine").values()
         if cosine is not None
     ]
 

@@ -1,11 +1,8 @@
 """What the diagnostics of a study say in words, and what to be careful about in them."""
 
-from functools import partial
-from typing import Any
-
 from deploy.report.figures.style import told_apart
 from deploy.report.html import Html, join, table, tag
-from deploy.report.inside import conformal_of, diagnosed, last_diagnosed, over_rounds
+from deploy.report.inside import at, conformal_of, diagnosed, last_diagnosed, over_rounds, table_in
 from deploy.report.numbers import name_of, reference
 from deploy.report.studies import Family, Study
 
@@ -45,28 +42,27 @@ def _drift(family: Family, base: Family) -> tuple[str, str]:
 
 def _layers(family: Family) -> dict[str, float]:
     """The mean over rounds and seeds of each layer's drift diversity, where it is finite."""
-    names = [name for found in last_diagnosed(family, "drift") for name in found["drift"]["layers"]]
+    found = last_diagnosed(family, "drift")
+    names = [name for each in found for name in table_in(each, "drift", "layers")]
     means = {}
     for name in dict.fromkeys(names):
-        points = over_rounds(family, "drift", partial(_of_layer, name))
+        points = over_rounds(family, "drift", "layers", name)
         if points:
             means[name] = sum(value.mean for _, value in points) / len(points)
     return means
 
 
-def _of_layer(name: str, found: dict[str, Any]) -> float | None:
-    value: float | None = found["layers"].get(name)
-    return value
-
-
 def _theorem(family: Family) -> str | Html:
     """Say in how many diagnosed rounds the premises of FedPCD's descent theorem held."""
-    found = [each["theorem"] for run in family.runs for _, each in diagnosed(run, "theorem")]
+    rounds = [each["theorem"] for run in family.runs for _, each in diagnosed(run, "theorem")]
+    found = [each for each in rounds if isinstance(each.get("applies"), bool)]
     if not found:
         return "-"
-    held = sum(bool(one["applies"]) for one in found)
+    held = sum(one["applies"] for one in found)
     text = f"applies in {held} of {len(found)} rounds"
-    why = "" if found[-1]["applies"] else "; ".join(found[-1]["why_not"])
+    reasons = at(found[-1], "why_not")
+    told = isinstance(reasons, list) and not found[-1]["applies"]
+    why = "; ".join(map(str, reasons)) if told else ""
     return join([text, tag("small", f"at last: {why}") if why else ""])
 
 

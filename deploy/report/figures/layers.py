@@ -1,8 +1,7 @@
 """Layer by layer: how differently the clients moved, and how alike their layers still are."""
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,14 @@ from deploy.report.figures.style import (
     whole_numbers,
     write,
 )
-from deploy.report.inside import last_diagnosed, over_rounds
+from deploy.report.inside import (
+    at,
+    last_diagnosed,
+    number_in,
+    numbers_in,
+    over_rounds,
+    table_in,
+)
 from deploy.report.studies import Study
 
 if TYPE_CHECKING:
@@ -42,7 +48,7 @@ LONGEST_LAYER, LONGEST_HEAD = 26, 10  # signs
 def drift_by_layer(study: Study) -> "Figure | None":
     """Draw the drift diversity of each layer in the last diagnosed round of each family."""
     shown = [(each, _drift(each)) for each in told_apart(study)]
-    shown = [(each, layers) for each, layers in shown if layers]
+    shown = [(each, layers) for each, layers in shown if any(layers.values())]
     if not shown:
         return None
     names = list(dict.fromkeys(name for _, layers in shown for name in layers))[:MOST_LAYERS]
@@ -68,9 +74,11 @@ def drift_by_layer(study: Study) -> "Figure | None":
 
 
 def _drift(series: Series) -> dict[str, OverSeeds | None]:
-    tables = [found["drift"]["layers"] for found in last_diagnosed(series.family, "drift")]
+    last = last_diagnosed(series.family, "drift")
+    tables = [numbers_in(found, "drift", "layers") for found in last]
     names = dict.fromkeys(name for table in tables for name in table)
-    return {name: over_seeds(table.get(name) for table in tables) for name in names}
+    found = {name: over_seeds(table.get(name) for table in tables) for name in names}
+    return {name: value if value and value.low > 0 else None for name, value in found.items()}
 
 
 def _mark_bounds(axes: "Axes", study: Study) -> None:
@@ -78,7 +86,7 @@ def _mark_bounds(axes: "Axes", study: Study) -> None:
         len(found["clients"])
         for each in told_apart(study)
         for found in last_diagnosed(each.family, "drift")
-        if found.get("clients")
+        if found.get("clients") and isinstance(found["clients"], list)
     }
     marks = [(1.0, "as if orthogonal")]
     marks += [(1 / size, f"all alike (1/{size})") for size in sizes if len(sizes) == 1]
@@ -102,10 +110,7 @@ def _plain_log(axes: "Axes") -> None:
 
 def drift_over_rounds(study: Study) -> "Figure | None":
     """Draw the drift diversity of all weights over the diagnosed rounds."""
-    shown = [
-        (each, over_rounds(each.family, "drift", lambda found: found["whole"]))
-        for each in told_apart(study)
-    ]
+    shown = [(each, over_rounds(each.family, "drift", "whole")) for each in told_apart(study)]
     shown = [(each, points) for each, points in shown if len(points) > 1]
     if not shown:
         return None
@@ -154,20 +159,14 @@ def similarity(study: Study) -> "Figure | None":
 
 def _similarity(series: Series) -> dict[str, float]:
     """The mean over the diagnosed rounds and the seeds of each layer's mean over pairs."""
-    names = [
-        name for found in last_diagnosed(series.family, "cka") for name in found["cka"]["layers"]
-    ]
+    last = last_diagnosed(series.family, "cka")
+    names = [name for found in last for name in table_in(found, "cka", "layers")]
     means = {}
     for name in dict.fromkeys(names):
-        points = over_rounds(series.family, "cka", partial(_of_layer, name))
+        points = over_rounds(series.family, "cka", "layers", name, "mean")
         if points:
             means[name] = fmean(value.mean for _, value in points)
     return means
-
-
-def _of_layer(name: str, found: Mapping[str, Any]) -> float | None:
-    mean: float | None = found["layers"].get(name, {}).get("mean")
-    return mean
 
 
 def _floor(grid: Sequence[Sequence[float | None]]) -> float | None:
@@ -211,7 +210,13 @@ def matrices(study: Study) -> "Figure | None":
 def _last_matrix(series: Series) -> list[list[float | None]]:
     """The CKA of the clients' last layer in the last diagnosed round of the first seed."""
     for found in last_diagnosed(series.family, "cka")[:1]:
-        for layer in list(found["cka"]["layers"].values())[-1:]:
-            matrix: list[list[float | None]] = layer["matrix"]
-            return matrix
+        for layer in list(table_in(found, "cka", "layers").values())[-1:]:
+            return _square(at(layer, "matrix"))
     return []
+
+
+def _square(found: object) -> list[list[float | None]]:
+    """The rows of a square of numbers; empty for anything else."""
+    rows = [row for row in found if isinstance(row, list)] if isinstance(found, list) else []
+    whole = isinstance(found, list) and {len(found)} == {len(rows), *map(len, rows)}
+    return [[number_in(value) for value in row] for row in rows] if whole else []

@@ -40,7 +40,7 @@ def memory(study: Study) -> "Figure | None":
     else:
         return None
     figure, (axes,) = canvas("round", f"clients in the step of {each.name}")
-    expected = over_rounds(each.family, "occupancy", lambda found: found["expected"])
+    expected = over_rounds(each.family, "occupancy", "expected")
     rounds = [number for number, _ in active]
     axes.fill_between(rounds, 0, [v.mean for _, v in active], color=BAD, alpha=0.28, linewidth=0)
     axes.plot(rounds, [v.mean for _, v in active], color=BAD, linewidth=1.6)

@@ -240,7 +240,9 @@ def test_own_models_counts_are_looked_at_too(tmp_path: Path) -> None:
     own = Evaluation({"0": ClientScore(0, 0, None)}, {}, None)
     evaluation = replace(Evaluation.of(SCORES, {}), personal=own)
     Recorder(tmp_path / RECORDS).append(full_record(evaluation=evaluation))
-    with pytest.raises(RecordError, match=r"evaluation\.personal\.clients\.0: expected 0 <= correct"):
+    with pytest.raises(
+        RecordError, match=r"evaluation\.personal\.clients\.0: expected 0 <= correct"
+    ):
         read_records(tmp_path)
 
 
