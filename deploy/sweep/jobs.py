@@ -21,7 +21,13 @@ from deploy.environment import QUIET, usable_cores
 from deploy.group import Group
 from deploy.order import undisturbed
 from deploy.sweep.standing import Standing, clear, let_go
-from server_app.records import RecordError, clear_outcome, read_outcome
+from server_app.records import (
+    CONFIG_FILE,
+    RecordError,
+    clear_outcome,
+    read_outcome,
+    read_records,
+)
 
 WANTED = "wanted.toml"  # the config that the sweep gave to the run
 POLL_SECONDS = 0.1
@@ -193,10 +199,32 @@ def _start(group: Group, standing: Standing, lane: Lane, engine: str) -> _Runnin
 
 def _result(one: _Running) -> Result:
     seconds = time.monotonic() - one.since
-    if one.process.returncode == 0:
-        let_go(one.standing)
-        return Result(one.standing, "completed", "", seconds)
-    return Result(one.standing, "failed", _why(one.standing.folder, one.process), seconds)
+    why = _why(one.standing.folder, one.process) if one.process.returncode else _lacks(one.standing)
+    if why:
+        return Result(one.standing, "failed", why, seconds)
+    let_go(one.standing)
+    return Result(one.standing, "completed", "", seconds)
+
+
+def _lacks(standing: Standing) -> str:
+    """Return what a run that completed did not leave, in a line; "" if it is all there.
+
+    Where something is missing, it does not count as complete from now on.
+    """
+    folder, rounds = standing.folder, standing.run.config.rounds
+    try:
+        there = len(read_records(folder))
+        lacks = [] if (folder / CONFIG_FILE).is_file() else [f"there is no {CONFIG_FILE}"]
+        lacks += [f"records of {there} of its {rounds} rounds are left"] if there < rounds else []
+    except RecordError as error:
+        lacks = [str(error)]
+    if not lacks:
+        return ""
+    clear_outcome(folder)
+    return _line(
+        f"it completed, but somebody removed or changed {folder} meanwhile: {', '.join(lacks)}; "
+        "remove that folder and give the command again"
+    )
 
 
 def _why(folder: Path, process: "subprocess.Popen[bytes]") -> str:

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,14 @@ from deploy.sweep.plan import Plan
 from deploy.sweep.progress import Tally, line_about, watching
 from deploy.sweep.runs import runs_of
 from deploy.sweep.standing import Standing
-from server_app.records import Outcome, write_outcome
+from server_app.records import (
+    CONFIG_FILE,
+    RECORDS,
+    Outcome,
+    Recorder,
+    RoundRecord,
+    write_outcome,
+)
 
 CPU = parse({"train.device": "cpu"})
 
@@ -102,8 +110,14 @@ class TestProcesses:
 
     line = ""
 
-    def do(self, todo: Sequence[Standing], line: str, room: int = 2) -> Seen:
-        TestProcesses.line = line
+    def do(self, todo: Sequence[Standing], line: str, room: int = 2, rounds: int = 10) -> Seen:
+        """Do the runs; where the line does not exit, it leaves what a run of these rounds does."""
+        made = Path(todo[0].run.config.out) / "made"
+        made.mkdir()
+        (made / CONFIG_FILE).touch()
+        for number in range(1, rounds + 1):
+            Recorder(made / RECORDS).append(RoundRecord(number, 0.1, [], []))
+        TestProcesses.line = f'{line}\ncp {shlex.quote(str(made))}/* "$0"'
         seen = Seen()
         assert carry_out(todo, [Lane(1, {})] * room, "inline", seen) == seen.results
         return seen
@@ -119,6 +133,29 @@ class TestProcesses:
         self.do(todo, line)
         assert not (tmp_path / "fedavg" / "checkpoints").exists()
         assert (tmp_path / "afl" / "checkpoints" / "9").exists()
+
+    def test_what_completed_in_a_folder_that_was_removed_meanwhile_has_failed(
+        self, tmp_path: Path
+    ) -> None:
+        todo = waiting(tmp_path, "fedavg")
+        told = '{"status": "completed", "message": "", "rounds": 10, "seconds": 1.0}'
+        line = f'rm -r "$0"; mkdir "$0"; printf %s \'{told}\' > "$0/outcome.json"'
+        [result] = self.do(todo, f"{line}; exit 0").results
+        assert result.status == "failed"
+        assert "there is no config.toml, records of 0 of its 10 rounds are left" in result.message
+        assert not (todo[0].folder / "outcome.json").exists()
+
+    def test_what_completed_with_records_of_some_rounds_has_failed(self, tmp_path: Path) -> None:
+        todo = waiting(tmp_path, "fedavg")
+        [result] = self.do(todo, 'mkdir "$0/checkpoints"', rounds=9).results
+        assert result.status == "failed"
+        assert "meanwhile: records of 9 of its 10 rounds are left; remove that" in result.message
+        assert (todo[0].folder / "checkpoints").exists()
+
+    def test_what_completed_with_records_that_are_broken_has_failed(self, tmp_path: Path) -> None:
+        [result] = self.do(waiting(tmp_path, "fedavg"), 'echo x > "$0/records.jsonl"; exit').results
+        assert result.status == "failed"
+        assert "line 1" in result.message
 
     def test_a_run_that_fails_is_told_and_the_others_go_on(self, tmp_path: Path) -> None:
         todo = waiting(tmp_path, "fedavg", "fedpcd", "afl")
@@ -156,7 +193,7 @@ class TestProcesses:
             raise OSError(ENOSPC, "No space left on device")
 
         monkeypatch.setattr("os.fsync", full)
-        [result] = self.do(waiting(tmp_path, "fedavg"), "true").results
+        [result] = carry_out(waiting(tmp_path, "fedavg"), [Lane(1, {})], "inline", Seen())
         assert "No space left" in result.message
         assert list((tmp_path / "fedavg").iterdir()) == []
 
