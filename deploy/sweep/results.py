@@ -27,7 +27,7 @@ from server_app.records import RECORDS, RecordError
 
 SHARE, NUMBER = "{:.2%}", "{:.3f}"
 EDGES: Mapping[str, str] = {SHARE: "{:.1%}", NUMBER: "{:.2f}"}  # how a range is told
-LEAST = 16  # characters of the first column, however narrow the terminal is
+LEAST = 11  # characters of a name in a line: with them the widest table fits 80 columns
 COLUMNS: Sequence[tuple[str, OfFairness, str, Callable[..., OverSeeds]]] = (
     ("mean\naccuracy", mean, SHARE, max),
     ("worst\n10 %", worst10, SHARE, max),
@@ -55,7 +55,9 @@ def study_table(study: Study) -> Table:
     are_same = len(set(rounds)) == 1
     told = f"{study.title}; after round {rounds[0]}" if are_same else study.title
     table = Table(title=Text(told), title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("", overflow="fold", min_width=LEAST)
+    names = [name_of(family) for family in families]
+    longest = max((len(word) for name in names for word in name.split()), default=LEAST)
+    table.add_column("", overflow="fold", min_width=min(longest, LEAST))
     ends = [] if are_same else ["round"]
     for title in ("seeds", *ends, *(column[0] for column in COLUMNS)):
         table.add_column(title, justify="right", no_wrap=True)
@@ -65,9 +67,9 @@ def study_table(study: Study) -> Table:
         known = [value for value in values if value is not None]
         top = form.format(best(known, key=lambda value: value.mean).mean)
         columns.append([_cell(value, form, top if len(known) > 1 else "") for value in values])
-    for family, end, *cells in zip(families, rounds, *columns, strict=True):
+    for name, family, end, *cells in zip(names, families, rounds, *columns, strict=True):
         seeds = str(len(family.by_seed))
-        table.add_row(Text(name_of(family)), seeds, *([] if are_same else [end]), *cells)
+        table.add_row(Text(name), seeds, *([] if are_same else [end]), *cells)
     return table
 
 
