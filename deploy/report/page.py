@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from string import Template
 
@@ -11,12 +12,15 @@ from deploy.report.figures import BRIEF, FIGURES, Picture, drawn
 from deploy.report.figures.pictures import RESULTS, ROUNDS, SETS
 from deploy.report.figures.style import TOKENS
 from deploy.report.figures.svg import for_page, svg_text
+from deploy.report.guard import guarded
 from deploy.report.headline import state, tiles, warnings
 from deploy.report.html import Html, html, join, tag
 from deploy.report.runs import Run
 from deploy.report.studies import Study, Targets, studies
 
 TITLE = "FedKeel report"
+DIFFERENCE, TARGET = "Difference to the reference", "Rounds to target"
+UNUSED = "Replies that were not used"
 REMARKS: Mapping[str, Callable[[Study], Html]] = {
     RESULTS: tables.worst_served,
     ROUNDS: remarks.of_rounds,
@@ -111,42 +115,78 @@ def _about(
 
 
 def _study(study: Study, place: int, pictures: Sequence[Picture]) -> Html:
-    said = [tag("li", text) for text in warnings(study)]
-    parts = [
-        tag("h2", study.title or "Runs"),
-        tag("p", state(study), class_="note"),
-        tiles(study),
-        tag("ul", *said, class_="warnings") if said else "",
+    said = partial(tag, "section", id=f"study-{place}", class_="study")
+    return guarded(
+        study.title or "The study",
+        lambda: said(tag("h2", study.title or "Runs"), *_parts(study, place, pictures)),
+        lambda why: said(tag("h2", study.title or "Runs"), _missing(why), _members(study)),
+    )
+
+
+def _parts(study: Study, place: int, pictures: Sequence[Picture]) -> list[Html]:
+    return [
+        _block("How far it is", lambda: tag("p", state(study), class_="note")),
+        _block("The best numbers", lambda: tiles(study)),
+        _block("What to be careful about", lambda: _warnings(study)),
         *_groups(study, place, pictures),
-        _titled("Numbers", tables.summary(study)),
+        _block("Numbers", lambda: _titled("Numbers", tables.summary(study))),
         tag(
             "div",
-            _titled("Difference to the reference", tables.differences(study)),
-            _titled("Rounds to target", tables.targets(study)),
+            _block(DIFFERENCE, lambda: _titled(DIFFERENCE, tables.differences(study))),
+            _block(TARGET, lambda: _titled(TARGET, tables.targets(study))),
             class_="pair",
         ),
-        _titled("Replies that were not used", tables.losses(study)),
-        tables.settings(study),
+        _block(UNUSED, lambda: _titled(UNUSED, tables.losses(study))),
+        _block("Exact settings", lambda: tables.settings(study)),
     ]
-    return tag("section", *parts, id=f"study-{place}", class_="study")
+
+
+def _block(name: str, make: Callable[[], Html]) -> Html:
+    return guarded(name, make, _missing)
+
+
+def _missing(why: str) -> Html:
+    return tag("p", why, class_="note")
+
+
+def _members(study: Study) -> Html:
+    return tag("ul", *(tag("li", run.path or run.label) for run in study.runs), class_="warnings")
+
+
+def _warnings(study: Study) -> Html:
+    said = [tag("li", text) for text in warnings(study)]
+    return tag("ul", *said, class_="warnings") if said else Html()
 
 
 def _groups(study: Study, place: int, pictures: Sequence[Picture]) -> list[Html]:
     """The figures under their headings, with what there is to say of them."""
     found: dict[str, list[Html]] = {}
-    for picture, figure in drawn(study, pictures):
-        svg = for_page(svg_text(figure), f"s{place}-{picture.name}", html(picture.title))
-        found.setdefault(picture.group, []).append(_figure(picture, svg))
+    for picture in pictures:
+        figure = _block(picture.title, partial(_drawn, study, place, picture))
+        if figure:
+            found.setdefault(picture.group, []).append(figure)
     return [
         tag(
             "div",
             tag("h3", group, class_="group"),
             tag("div", *figures, class_="figures"),
-            REMARKS[group](study) if group in REMARKS else "",
+            _block(f"What is to be said of: {group}", partial(REMARKS[group], study))
+            if group in REMARKS
+            else "",
             class_="block",
         )
         for group, figures in found.items()
     ]
+
+
+def _drawn(study: Study, place: int, picture: Picture) -> Html:
+    """The picture for the page; nothing if the study has nothing to show in it."""
+    name = f"s{place}-{picture.name}"
+    figures = [
+        _figure(picture, for_page(svg_text(figure), name, html(picture.title)))
+        for _, figure in drawn(study, [picture])
+    ]
+    return join(figures)
 
 
 def _figure(picture: Picture, svg: str) -> Html:

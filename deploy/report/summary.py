@@ -9,6 +9,7 @@ from typing import Any
 from common.comparison import STATISTICS, OverSeeds
 from common.files import replacing
 from deploy.report import numbers, sets
+from deploy.report.guard import guarded
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study, Targets, studies
 from deploy.report.table import megabytes_per_client_round, seconds_per_round
@@ -33,11 +34,8 @@ def numbers_of(
         left_out: folders of runs that could not be read, and why.
         targets: see `studies`.
     """
-    told = {
-        "studies": [_study(study) for study in studies(runs, targets)],
-        "left_out": dict(left_out),
-    }
-    return {key: plain(value, key) for key, value in told.items()}
+    found = [_guarded(study) for study in studies(runs, targets)]
+    return {"studies": found, "left_out": plain(left_out, "left_out")}
 
 
 def write_numbers(
@@ -50,6 +48,16 @@ def write_numbers(
     text = json.dumps(numbers_of(runs, left_out, targets), allow_nan=False, indent=1) + "\n"
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def _guarded(study: Study) -> dict[str, Any]:
+    """A study's numbers, or its runs and why it has none."""
+    folders = [str(run.path or run.label) for run in study.runs]
+    return guarded(
+        f"{study.title or 'The study'} in numbers",
+        lambda: dict(plain(_study(study), "study")),
+        lambda why: {"title": study.title, "problem": why, "runs": folders, "families": []},
+    )
 
 
 def _study(study: Study) -> dict[str, Any]:

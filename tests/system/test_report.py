@@ -44,6 +44,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_figure_is_in_the_page(report: Path) -> None:
     text = report.read_text()
     assert {name for name in EXPECTED if f'id="s1-{name}-figure_1"' in text} == EXPECTED
+    assert "cannot be drawn" not in text
 
 
 @pytest.mark.parametrize("phone", [False, True])

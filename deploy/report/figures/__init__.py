@@ -1,11 +1,13 @@
 """The figures of a report, each a function of a study; matplotlib is loaded when one is drawn."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.report.figures.pictures import BRIEF, FIGURES, Picture
 from deploy.report.figures.svg import svg_text, titled, write_png
+from deploy.report.guard import guarded
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study
 
@@ -26,15 +28,30 @@ def drawn(
 
 
 def write_figures(study: Study, folder: Path, prefix: str = "") -> list[Path]:
-    """Write the study's figures as PNG and SVG with their titles and return the paths."""
+    """Write the study's figures as PNG and SVG with their titles and return the paths.
+
+    A figure that cannot be drawn is logged and left out.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for picture in FIGURES:
+        write = partial(_write, study, picture, folder / f"{prefix}{picture.name}")
+        paths += guarded(picture.title, write, lambda _: [], passing=(OSError,))
+    return paths
+
+
+def _write(study: Study, picture: Picture, place: Path) -> list[Path]:
+    """Write one figure to the place with two endings; nothing if it has nothing to show."""
     paths = []
-    for picture, figure in drawn(study):
+    for _, figure in drawn(study, [picture]):
         titled(figure, picture.title, study.title)
-        paths.append(write_png(figure, folder / f"{prefix}{picture.name}.png"))
-        path = folder / f"{prefix}{picture.name}.svg"
-        path.write_text(svg_text(figure), encoding="utf-8")
-        paths.append(path)
+        text = svg_text(figure)
+        paths = [place.with_name(f"{place.name}.{kind}") for kind in ("png", "svg")]
+        write_png(figure, paths[0])
+        paths[1].write_text(text, encoding="utf-8")
     return paths
 
 

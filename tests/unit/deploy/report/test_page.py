@@ -75,7 +75,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def text(runs: list[Run]) -> str:
-    return render(runs)
+    found = render(runs)
+    assert "cannot be drawn" not in found
+    return found
 
 
 @pytest.fixture(scope="module")
