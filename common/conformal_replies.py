@@ -135,6 +135,7 @@ def _counts(table: Mapping[str, Any], key: str, length: int) -> Counts:
     if len(values) != length or not all(type(v) is int and 0 <= v <= MOST for v in values):
         raise WireError(
             f'expected "{key}" as {length} whole numbers from 0 to {MOST}, got {len(values)} '
-            f"values such as {values[:3]}; both sides must run the same version with the same settings"
+            f"values such as {values[:3]}; both sides must run the same version, with the same "
+            "settings"
         )
     return np.array(values, dtype=np.int64)

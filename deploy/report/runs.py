@@ -1,7 +1,7 @@
 """The runs that a table, a plot or a report is about, as they lie on disk."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ def discover_readable(places: Sequence[Path]) -> tuple[list[Run], dict[str, str]
 def _found(places: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for place in places:
-        inside = list(_folders(place))
+        inside = folders_with(place, [RECORDS])
         if not inside:
             what = "there is no run in" if place.is_dir() else "there is no folder"
             raise ConfigError(
@@ -157,10 +157,10 @@ def _found(places: Sequence[Path]) -> list[Path]:
     return list(found)
 
 
-def _folders(place: Path) -> Iterator[Path]:
-    marks: Iterable[Path] = place.rglob(RECORDS) if place.is_dir() else ()
-    inside = sorted(mark.parent for mark in marks)
-    yield from (
+def folders_with(place: Path, marks: Sequence[str]) -> list[Path]:
+    """Return the folders at and below a place that hold one of these files, in order."""
+    inside = {mark.parent for name in marks for mark in place.rglob(name)}
+    return sorted(
         folder
         for folder in inside  # the name of a run has no dot at its head; what is put aside has
         if not any(part.startswith(".") for part in folder.relative_to(place).parts)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.errors import ConfigError, FedError
 from deploy.report.events import EventLog
-from deploy.report.runs import Run, discover_readable, name_below
+from deploy.report.runs import Run, discover_readable, folders_with, name_below
 from deploy.status import headline
 from server_app.conformal import CONFORMAL
 from server_app.live import read_live
@@ -103,8 +103,7 @@ class Watcher:
         return lines
 
     def _folders(self) -> list[Path]:
-        marks = (mark for place in self.places for mark in place.rglob("*") if mark.name in MARKS)
-        return sorted({mark.parent for mark in marks})
+        return [folder for place in self.places for folder in folders_with(place, MARKS)]
 
     def _version(self) -> str:
         states = [
