@@ -11,6 +11,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from common.errors import ConfigError, did_you_mean
 from common.files import exclusive, replacing
@@ -134,7 +135,7 @@ def show(one: Sweep, found: Sequence[Standing]) -> None:
 
     for table in results([standing.folder for standing in found]):
         console.print(table)
-    _say(str(one.folder))
+    _say(f"a page of it: fedkeel report {one.folder}")
 
 
 def find(plan: str) -> list[Path]:
@@ -159,7 +160,11 @@ def find(plan: str) -> list[Path]:
 
 def presets() -> Table:
     """List the presets: what each is about, and its number of runs."""
-    table = Table(box=SIMPLE_HEAD)
+    told = (
+        f"The files in {PRESETS} say what is published and what is our fill-in. --quick is a small "
+        "version on digits, to see that it works: its numbers say nothing about the papers."
+    )
+    table = Table(box=SIMPLE_HEAD, caption=Text(told), caption_justify="left")
     for title in ("preset", "about"):
         table.add_column(title, overflow="fold")
     for title in ("runs", "--quick"):
