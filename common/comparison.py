@@ -20,6 +20,7 @@ Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # [..., N] -> 
 
 LEVEL = 0.95  # of an interval
 REPEATS = 2000  # of the bootstrap
+NO_WIDTH = 1e-9  # of an interval: what sums of equal numbers differ by when they are rounded
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,13 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves out 0.
+
+        Not if one seed gave it no width: of one client, or of clients that all differ by the same
+        number, a bootstrap knows nothing of how much others would.
+        """
+        known = self.seeds > 1 or self.high - self.low > NO_WIDTH
+        return known and (self.low > 0 or self.high < 0)
 
 
 def paired_difference(

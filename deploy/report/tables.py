@@ -106,7 +106,7 @@ def differences(study: Study) -> Html:
         rows,
         f"Percentage points on the same clients with the same seeds, and their "
         f"{100 * LEVEL:.0f} % interval by a paired bootstrap over seeds and clients; bold where it "
-        "leaves out 0. With one seed it says nothing about other seeds.",
+        "leaves out 0 and has a width. With one seed it says nothing about other seeds.",
     )
 
 

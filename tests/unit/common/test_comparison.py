@@ -71,6 +71,17 @@ def test_a_difference_that_is_the_same_for_every_client_has_no_width() -> None:
         assert found.is_clear
 
 
+@pytest.mark.parametrize("clients", [1, 2, 30])
+def test_one_seed_whose_clients_differ_by_the_same_number_makes_nothing_clear(clients: int) -> None:
+    theirs = {1: as_clients(stream(1, "x").random(clients) / 2)}
+    ours = {1: {c: v + 0.1 for c, v in theirs[1].items()}}
+    for statistic in STATISTICS:
+        found = paired_difference(ours, theirs, statistic)
+        assert found is not None
+        assert found.low == pytest.approx(found.high) == pytest.approx(0.1)
+        assert not found.is_clear
+
+
 def test_pairs_are_by_client_and_not_by_place() -> None:
     theirs = {1: {"a": 0.0, "b": 1.0, "only theirs": 0.3}}
     ours = {1: {"b": 1.0, "a": 0.0, "only ours": 0.9}, 2: {"a": 1.0}}
