@@ -98,7 +98,7 @@ def warnings(study: Study) -> list[str]:
     """Say what makes the numbers less than they look."""
     said = []
     families = numbers.evaluated(study)
-    if not families:
+    if not any(run.curve for run in study.runs):
         said.append("Nothing has been evaluated yet.")
     for family in study.families:
         if not family.personal:
@@ -116,6 +116,8 @@ def warnings(study: Study) -> list[str]:
 
 
 def _of_family(family: Family) -> Iterator[str]:
+    if family.by_seed and numbers.last_round(family) is None:
+        yield "its seeds were evaluated at no round that all of them have: it is not compared"
     for run in family.runs:
         which = f"seed {run.seed} " if len(family.runs) > 1 else ""
         yield from (which + text for text in _of_run(run))

@@ -11,12 +11,14 @@ from typing import Any
 
 from common.config import NOT_IN_RESULTS, parse
 from common.data.sources import FOLDER
-from common.errors import ConfigError
+from common.errors import FedError
 from common.methods import METHODS
 from deploy.inputs import described
 from deploy.report.runs import Run
+from server_app.conformal import CONFORMAL
 
 Targets = Mapping[str, float]
+UNKNOWN = "settings not known"  # the title of such runs beside others
 TASK = ("model", "clients", "participation")  # and all of data.*
 REPEATED = {"seed", *NOT_IN_RESULTS} - {"rounds"}  # differ between runs that are alike
 
@@ -71,13 +73,14 @@ class Study:
     def along(self, key: str) -> dict[Any, Family]:
         """Return the families that differ in this setting alone, by its value, in its order.
 
+        A value that is neither a number nor text, as a list, stands as text.
         Where other settings vary too, the largest such group is meant; empty for fewer than two.
         """
         groups: dict[str, dict[Any, Family]] = {}
         for family in self.families:
             if key in family.settings and not family.personal:
                 rest = {k: v for k, v in family.settings.items() if k != key}
-                groups.setdefault(_text(rest), {})[family.settings[key]] = family
+                groups.setdefault(_text(rest), {})[_value(family.settings[key])] = family
         best = max(groups.values(), key=len, default={})
         return dict(sorted(best.items(), key=_in_order)) if len(best) > 1 else {}
 
@@ -85,7 +88,8 @@ class Study:
 def studies(runs: Sequence[Run], targets: Targets | None = None) -> list[Study]:
     """Put runs in order; the clients' own models make families more.
 
-    A run that is there twice (same settings and seed) counts once, with its longest records.
+    A run that is there twice (same settings and seed) counts once, with its longest records; of
+    equal ones, with what tells most.
 
     Args:
         runs: as `discover` finds them.
@@ -115,8 +119,7 @@ def _families(runs: Sequence[Run]) -> tuple[Family, ...]:
         varied = {key: settings.get(key) for key in _differing(rivals)} if method else {}
         label = " ".join([method, *(said(key, value) for key, value in varied.items())]).strip()
         label = label or members[0].label
-        longest = sorted(members, key=lambda run: run.rounds)
-        by_seed = {run.seed: replace(run, label=label) for run in longest}
+        by_seed = {run.seed: replace(run, label=label) for run in sorted(members, key=_told)}
         ordered = tuple(by_seed[seed] for seed in sorted(by_seed, key=lambda seed: seed or 0))
         families.append(Family(label, method, settings, varied, ordered))
         personal = tuple(run.personal for run in ordered if run.personal)
@@ -125,6 +128,13 @@ def _families(runs: Sequence[Run]) -> tuple[Family, ...]:
                 Family(personal[0].label, method, settings, varied, personal, personal=True)
             )
     return tuple(families)
+
+
+def _told(run: Run) -> tuple[int, int, int, bool]:
+    """How much a run tells, most first: rounds, evaluations, diagnosed rounds, prediction sets."""
+    diagnosed = sum(bool(record.diagnostics) for record in run.records)
+    sets = run.path is not None and (run.path / CONFORMAL).exists()
+    return run.rounds, len(run.evaluated), diagnosed, sets
 
 
 def _task(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,24 +179,32 @@ def said(key: str, value: Any) -> str:
 
 
 def _titles(tasks: Sequence[tuple[dict[str, Any], list[Run]]]) -> list[str]:
-    """What the tasks have in common need not be told where there is more than one."""
-    if len(tasks) == 1:
-        _, runs = tasks[0]
-        return [in_words(runs[0].config)]
-    keys = _differing([task for task, _ in tasks])
-    return [", ".join(said(key, task.get(key, "?")) for key in keys) for task, _ in tasks]
+    """What the known tasks have in common need not be told where there is more than one."""
+    known = [(task, runs) for task, runs in tasks if task]
+    keys = _differing([task for task, _ in known])
+    alone = UNKNOWN if len(tasks) > 1 else ""
+    return [
+        ", ".join(said(key, task.get(key, "?")) for key in keys if task)
+        or in_words(runs[0].config)
+        or alone
+        for task, runs in tasks
+    ]
 
 
 def in_words(config: Mapping[str, Any]) -> str:
     """Return the task of a config in words, "" if it is not known."""
     try:
         return described(parse(config)) if config else ""
-    except ConfigError:  # of another version
+    except FedError:  # of another version
         return ""
 
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def _value(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else _text(value)
 
 
 def _in_order(item: tuple[Any, Family]) -> tuple[bool, Any]:

@@ -69,7 +69,7 @@ def _study(study: Study) -> dict[str, Any]:
     }
     return {
         "title": study.title,
-        "task": dict(study.task),
+        "task": _settings(study.task),
         "reference": numbers.name_of(base) if base else None,
         "families": [
             {
@@ -84,12 +84,17 @@ def _study(study: Study) -> dict[str, Any]:
     }
 
 
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON says them; what it cannot say, as a date, as text."""
+    return dict(json.loads(json.dumps(dict(settings), default=str)))
+
+
 def _family(family: Family) -> dict[str, Any]:
     return {
         "name": numbers.name_of(family),
         "method": family.method,
         "personal": family.personal,
-        "settings": dict(family.settings),
+        "settings": _settings(family.settings),
         "round": numbers.last_round(family),
         **{name: _spread(numbers.final(family, get)) for name, get in ENDS.items()},
         "mean_over_rounds": _spread(numbers.of_runs(family, numbers.area)),

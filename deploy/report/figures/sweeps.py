@@ -21,6 +21,7 @@ from deploy.report.figures.style import (
     percent,
     write,
 )
+from deploy.report.inside import number_in
 from deploy.report.numbers import (
     OfFairness,
     evaluated,
@@ -151,7 +152,7 @@ def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Stu
 
 def _places(axes: "Axes", found: Sequence[Any]) -> list[float]:
     """Where the values stand: to scale where they are numbers that fit on one, else in order."""
-    numbers = [v for v in found if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = [v for v in found if not isinstance(v, bool) and number_in(v) is not None]
     shown = [fill(f"{v:g}" if isinstance(v, float) else str(v), 14) for v in found]
     low, high = (min(numbers, default=0), max(numbers, default=0))
     whole = len(numbers) == len(found)

@@ -1,5 +1,10 @@
 """Runs that may be compared stand together; runs that differ in the seed alone are one family."""
 
+import json
+from dataclasses import replace
+from datetime import date
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +12,14 @@ import pytest
 
 from common.config import parse
 from common.errors import ConfigError
+from deploy.report.figures.svg import svg_text
+from deploy.report.figures.sweeps import ablations, values
+from deploy.report.headline import warnings
+from deploy.report.page import render
 from deploy.report.runs import Run, discover
 from deploy.report.studies import Study, studies
+from deploy.report.summary import numbers_of
+from server_app.conformal import CONFORMAL
 from server_app.folder import RunFolder
 from server_app.records import ClientScore, Evaluation, Recorder, RoundRecord
 
@@ -108,3 +119,56 @@ def test_a_place_without_runs_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"expected the folder of a run"):
         discover([tmp_path / name])
+
+
+def test_of_two_alike_runs_the_one_that_tells_more_counts_in_either_order(tmp_path: Path) -> None:
+    plain = run(rounds=2)
+    seldom = replace(plain, records=(replace(plain.records[0], evaluation=None), plain.records[1]))
+    last = replace(plain.records[1], diagnostics={"drift": {"whole": 1.0}})
+    diagnosed = replace(plain, records=(plain.records[0], last))
+    (tmp_path / CONFORMAL).write_text("{}")
+    with_sets = replace(diagnosed, path=tmp_path)
+    ranked = [seldom, plain, diagnosed, with_sets]
+    for less, more in pairwise(ranked):
+        for both in ([less, more], [more, less]):
+            (family,) = only(both).families
+            assert (family.runs[0].records, family.runs[0].path) == (more.records, more.path)
+
+
+ODD = [[1, [2]], [], {"a": 1}, date(2020, 1, 1), inf, "x", True, None, 0.5]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_settings_of_any_kind_may_vary(value: Any) -> None:
+    runs = [run(method="fedavg"), run(method="fedpcd"), run(method="fedpcd", seed=2)]
+    runs += [replace(runs[1], config={**runs[1].config, "fedpcd.tau": value})]
+    runs += [replace(runs[1], config={**runs[1].config, "fedpcd.tau": 0.75})]
+    study = only(runs)
+    assert len(study.along("fedpcd.tau")) == 3
+    for draw in (values, ablations):
+        figure = draw(study)
+        assert figure is None or svg_text(figure)
+    json.dumps(numbers_of(runs, {}), allow_nan=False)
+
+
+def test_a_page_of_odd_settings_is_whole() -> None:
+    usual = run(method="fedpcd")
+    runs = [replace(usual, config={**usual.config, "fedpcd.tau": value}) for value in ODD]
+    assert "cannot be drawn" not in render(runs)
+
+
+def test_seeds_without_a_common_evaluated_round_are_told_and_not_compared() -> None:
+    one, two = run(rounds=2, seed=1), run(rounds=2, seed=2)
+    one = replace(one, records=(one.records[0],))
+    two = replace(two, records=(two.records[1],))
+    said = warnings(only([one, two]))
+    assert any("no round that all of them have" in text for text in said)
+    assert not any("Nothing has been evaluated" in text for text in said)
+
+
+def test_runs_without_a_config_leave_the_titles_of_others() -> None:
+    runs = [run(data__alpha=0.1), Run("x", run().records)]
+    (alone,) = studies(runs[:1])
+    assert [study.title for study in studies(runs)] == [alone.title, "settings not known"]
+    titles = [study.title for study in studies([*runs, run(data__alpha=0.01)])]
+    assert titles == ["data.alpha=0.1", "settings not known", "data.alpha=0.01"]
