@@ -30,9 +30,7 @@ class EventLog:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ConfigError(
-                "event files need a package more: pip install tensorboard"
-            ) from error
+            raise ConfigError("event files need a package more: pip install tensorboard") from error
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
