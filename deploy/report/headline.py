@@ -7,6 +7,7 @@ from deploy.report import numbers
 from deploy.report.html import Html, tag
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study, in_words
+from deploy.sweep.plan import QUICK
 from server_app.records import read_outcome
 
 
@@ -59,11 +60,12 @@ def _soonest(study: Study) -> Iterator[tuple[str, str, str, str]]:
     shown = [id(family) for family in numbers.leaders(study) if family is not base]
     rows = [(f, value) for f, value in numbers.reached(study) if value.round and id(f) in shown]
     if base and rows:
-        family, value = min(rows, key=lambda row: row[1].round or 0)
+        value = min((value for _, value in rows), key=lambda value: value.round or 0)
+        soonest = [numbers.name_of(family) for family, v in rows if v.round == value.round]
         where = f"where {numbers.name_of(base)} ends"
         title = f"soonest {where if study.target is None else f'at {100 * study.target:g} %'}"
         more = f"of {value.total}: {value.how_soon} as fast"
-        yield title, f"round {value.round}", numbers.name_of(family), more
+        yield title, f"round {value.round}", " and ".join(soonest), more
 
 
 def _lowest(family: Family) -> Iterator[tuple[str, str, str, str]]:
@@ -98,6 +100,11 @@ def warnings(study: Study) -> list[str]:
     """Say what makes the numbers less than they look."""
     said = []
     families = numbers.evaluated(study)
+    if any(run.path and run.path.parent.name.endswith(f"-{QUICK}") for run in study.runs):
+        said.append(
+            "Runs of a quick sweep: they show that everything works, and say nothing about what is "
+            "published."
+        )
     if not any(run.curve for run in study.runs):
         said.append("Nothing has been evaluated yet.")
     for family in study.families:

@@ -1,15 +1,14 @@
 """What lies in runs beside accuracies: diagnostics of rounds, prediction sets, the split."""
 
 from collections.abc import Mapping
+from statistics import fmean
 from sys import float_info
 from typing import Any
 
 from common.comparison import OverSeeds, over_seeds
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study
-from server_app.conformal import Conformal, read_conformal
 from server_app.partition import Partition, read_partition
-from server_app.records import RecordError
 
 Found = Mapping[str, Any]
 LARGEST = float_info.max
@@ -59,6 +58,16 @@ def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, OverSe
     return _by_round(tables)
 
 
+def mean_over_rounds(family: Family, part: str, *keys: str) -> OverSeeds | None:
+    """Return the mean over the diagnosed rounds of each seed, its mean and range over the seeds."""
+    means = []
+    for run in family.runs if not family.personal else ():
+        found = (number_in(each, part, *keys) for _, each in diagnosed(run, part))
+        known = [value for value in found if value is not None]
+        means.append(fmean(known) if known else None)
+    return over_seeds(means)
+
+
 def of_rounds(family: Family, key: str) -> list[tuple[int, OverSeeds]]:
     """Return a number of the method's own reports by round, its mean and range over the seeds."""
     tables = [
@@ -92,18 +101,6 @@ def step_cosines(family: Family) -> list[tuple[int, float]]:
         for cosine in numbers_in(found, "cosine").values()
         if cosine is not None
     ]
-
-
-def conformal_of(family: Family) -> Conformal | None:
-    """Return the prediction sets of the first seed that has some."""
-    for run in family.runs:
-        try:
-            sets = read_conformal(run.path) if run.path and not family.personal else None
-        except RecordError:
-            continue
-        if sets and sets.scores:
-            return sets
-    return None
 
 
 def partition_of(study: Study) -> Partition | None:

@@ -257,6 +257,7 @@ def varied_alone(study: Study) -> dict[str, Mapping[Any, Family]]:
     """
     shown = {id(family) for family in evaluated(study)}
     keys = dict.fromkeys(key for family in study.families for key in family.varied)
+    keys.pop("rounds", None)  # how long a run was is no setting of its method
     found: dict[str, Mapping[Any, Family]] = {}
     for key in keys:
         along = {v: f for v, f in study.along(key).items() if id(f) in shown}

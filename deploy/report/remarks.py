@@ -1,9 +1,12 @@
 """What the diagnostics of a study say in words, and what to be careful about in them."""
 
+from common.comparison import OverSeeds
+from common.conformal import SCORES
 from deploy.report.figures.style import told_apart
 from deploy.report.html import Html, join, table, tag
-from deploy.report.inside import at, conformal_of, diagnosed, last_diagnosed, over_rounds, table_in
+from deploy.report.inside import at, diagnosed, last_diagnosed, mean_over_rounds, table_in
 from deploy.report.numbers import name_of, reference
+from deploy.report.sets import Sets, chosen, conformal_by_seed, first_choice
 from deploy.report.studies import Family, Study
 
 
@@ -31,8 +34,9 @@ def _drift(family: Family, base: Family) -> tuple[str, str]:
     """The layers whose drift is lower and higher than the reference's, over all rounds."""
     ours, theirs = _layers(family), _layers(base)
     shared = [name for name in ours if name in theirs]
-    less = [name for name in shared if ours[name] < theirs[name]]
-    more = [name for name in shared if ours[name] > theirs[name]]
+    distinct = [name for name in shared if f"{ours[name]:.2f}" != f"{theirs[name]:.2f}"]
+    less = [name for name in distinct if ours[name] < theirs[name]]
+    more = [name for name in distinct if ours[name] > theirs[name]]
     told = [
         ", ".join(f"{name} ({theirs[name]:.2f} to {ours[name]:.2f})" for name in names) or "-"
         for names in (less, more)
@@ -44,12 +48,8 @@ def _layers(family: Family) -> dict[str, float]:
     """The mean over rounds and seeds of each layer's drift diversity, where it is finite."""
     found = last_diagnosed(family, "drift")
     names = [name for each in found for name in table_in(each, "drift", "layers")]
-    means = {}
-    for name in dict.fromkeys(names):
-        points = over_rounds(family, "drift", "layers", name)
-        if points:
-            means[name] = sum(value.mean for _, value in points) / len(points)
-    return means
+    means = {n: mean_over_rounds(family, "drift", "layers", n) for n in dict.fromkeys(names)}
+    return {name: value.mean for name, value in means.items() if value}
 
 
 def _theorem(family: Family) -> str | Html:
@@ -67,9 +67,43 @@ def _theorem(family: Family) -> str | Html:
 
 
 def of_sets(study: Study) -> Html:
-    """Return what must be known of the prediction sets."""
-    said = []
+    """Return what the sets cover and how large they are, and what must be known of them."""
+    said: list[Html] = []
+    rows = []
+    levels = set()
     for each in told_apart(study):
-        sets = conformal_of(each.family)
-        said += [tag("li", f"{each.name}: {text}") for text in sets.warnings] if sets else []
-    return tag("ul", *said, class_="warnings") if said else Html()
+        found = list(conformal_by_seed(each.family).values())
+        warned = dict.fromkeys(text for sets in found for text in sets.warnings)
+        said += [tag("li", f"{each.name}: {text}") for text in warned]
+        at_level = [chosen(found, score) for score in SCORES]
+        if any(at_level):
+            alone = first_choice(found)
+            rows.append([each.name, _share(alone), *(_set(one) for one in at_level), len(found)])
+            levels |= {one.miscoverage for one in at_level if one}
+    promised = ", ".join(f"{100 * (1 - level):g} %" for level in sorted(levels))
+    return join(
+        [
+            tag("ul", *said, class_="warnings") if said else "",
+            table(
+                ["method", "first choice alone", *(s.upper() for s in SCORES), "seeds"],
+                rows,
+                f"Sets for a promise of {promised}: how often they hold the true label of a test "
+                "sample, and labels in a set; the range over the seeds below.",
+            ),
+        ]
+    )
+
+
+def _share(value: OverSeeds | None) -> Html | str:
+    return f"{100 * value.mean:.1f} %" if value else "-"
+
+
+def _set(one: Sets | None) -> Html | str:
+    if one is None:
+        return "-"
+    text = f"{100 * one.coverage.mean:.1f} %, {one.size.mean:.2f} labels"
+    if one.coverage.seeds < 2:
+        return text
+    low, high = 100 * one.coverage.low, 100 * one.coverage.high
+    ends = f"{low:.1f} to {high:.1f}, {one.size.low:.2f} to {one.size.high:.2f}"
+    return join([text, tag("small", ends)])

@@ -27,7 +27,7 @@ class Column:
     title: str
     value: Callable[[Family], OverSeeds | None]
     form: Callable[[float], str]
-    best: Callable[[Sequence[float]], float] = max
+    best: Callable[[Sequence[float]], float] | None = max
 
 
 def _end(get: numbers.OfFairness) -> Callable[[Family], OverSeeds | None]:
@@ -46,7 +46,7 @@ COLUMNS = (
     Column("lowest client", _end(numbers.minimum), _percent),
     Column("mean over the rounds", _run(numbers.area), _percent),
     Column("MB per client and round", _run(megabytes_per_client_round), "{:.2f}".format, min),
-    Column("s per round", _run(seconds_per_round), "{:.2f}".format, min),
+    Column("s per round", _run(seconds_per_round), "{:.2f}".format, None),  # of whatever else ran
 )
 
 
@@ -76,7 +76,7 @@ def summary(study: Study) -> Html:
 def _cells(column: Column, values: Sequence[OverSeeds | None]) -> list[Html]:
     known = [value.mean for value in values if value]
     texts = [column.form(value.mean) if value else "-" for value in values]
-    best = column.form(column.best(known)) if len(set(texts)) > 1 else ""
+    best = column.form(column.best(known)) if column.best and len(set(texts)) > 1 else ""
     return [
         join([tag("b", text) if text == best else text, _range(column, value)])
         for text, value in zip(texts, values, strict=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from common.comparison import OverSeeds, over_seeds
+from common.comparison import OverSeeds
 from deploy.report.figures.style import (
     GOOD,
     INK,
@@ -29,8 +29,8 @@ from deploy.report.figures.style import (
 from deploy.report.inside import (
     at,
     last_diagnosed,
+    mean_over_rounds,
     number_in,
-    numbers_in,
     over_rounds,
     table_in,
 )
@@ -46,9 +46,9 @@ LONGEST_LAYER, LONGEST_HEAD = 26, 10  # signs
 
 
 def drift_by_layer(study: Study) -> "Figure | None":
-    """Draw the drift diversity of each layer in the last diagnosed round of each family."""
+    """Draw the drift diversity of each layer, mean over the diagnosed rounds."""
     shown = [(each, _drift(each)) for each in told_apart(study)]
-    shown = [(each, layers) for each, layers in shown if any(layers.values())]
+    shown = [(each, layers) for each, layers in shown if layers]
     if not shown:
         return None
     names = list(dict.fromkeys(name for _, layers in shown for name in layers))[:MOST_LAYERS]
@@ -56,8 +56,7 @@ def drift_by_layer(study: Study) -> "Figure | None":
     figure, (axes,) = canvas("drift diversity of the layer", height=height)
     axes.set_xscale("log")
     for each, layers in shown:
-        points = [(layers[n], place) for place, n in enumerate(names) if layers.get(n)]
-        known = [(value, place) for value, place in points if value]
+        known = [(layers[n], place) for place, n in enumerate(names) if n in layers]
         xs, ys = [value.mean for value, _ in known], [place for _, place in known]
         axes.plot(xs, ys, color=each.style.colour, marker=each.style.marker, linewidth=1.8,
                   markersize=7, markeredgecolor=PAPER, linestyle=each.style.line)  # fmt: skip
@@ -73,12 +72,11 @@ def drift_by_layer(study: Study) -> "Figure | None":
     return figure
 
 
-def _drift(series: Series) -> dict[str, OverSeeds | None]:
+def _drift(series: Series) -> dict[str, OverSeeds]:
     last = last_diagnosed(series.family, "drift")
-    tables = [numbers_in(found, "drift", "layers") for found in last]
-    names = dict.fromkeys(name for table in tables for name in table)
-    found = {name: over_seeds(table.get(name) for table in tables) for name in names}
-    return {name: value if value and value.low > 0 else None for name, value in found.items()}
+    names = dict.fromkeys(name for found in last for name in table_in(found, "drift", "layers"))
+    found = {name: mean_over_rounds(series.family, "drift", "layers", name) for name in names}
+    return {name: value for name, value in found.items() if value and value.low > 0}
 
 
 def _mark_bounds(axes: "Axes", study: Study) -> None:

@@ -132,8 +132,9 @@ FIGURES = (
         ROUNDS,
         "drift-layers",
         "Drift diversity, layer by layer",
-        "ξ = Σ‖mᵢ‖² / ‖Σmᵢ‖² of the clients' updates in the last diagnosed round: further left, "
-        "they agree more. m like updates give 1/m, orthogonal ones 1 (Li et al., CVPR 2023).",
+        "ξ = Σ‖Δ‖² / ‖ΣΔ‖² of the updates Δ of a round's m clients, mean over the diagnosed "
+        "rounds: further left, they agree more. Like updates give 1/m, orthogonal ones 1 (Li et "
+        "al., CVPR 2023).",
         drift_by_layer,
     ),
     Picture(
