@@ -1,14 +1,19 @@
 """What tables and figures are made of, on families small enough to check by hand."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from common.config import parse
 from common.errors import ConfigError
 from deploy.inputs import read_targets
 from deploy.report import numbers
+from deploy.report.figures.style import percent
+from deploy.report.headline import warnings
 from deploy.report.runs import Run
 from deploy.report.studies import Study, studies
 from server_app.records import ClientScore, Evaluation, RoundRecord
@@ -127,3 +132,36 @@ def test_differences_are_of_the_same_clients_at_the_end() -> None:
     assert (difference.value, difference.low, difference.high) == (
         pytest.approx(0.2), pytest.approx(0.2), pytest.approx(0.2),
     )  # fmt: skip
+
+
+def test_how_long_a_run_was_is_no_setting_of_its_method() -> None:
+    found = study(
+        run(SLOW, rounds=40, fedpcd__tau=0.1),
+        run(FAST, rounds=41, fedpcd__tau=0.1),
+        run(FAST, rounds=40, fedpcd__tau=0.2),
+    )
+    assert list(numbers.varied_alone(found)) == ["fedpcd.tau"]
+
+
+def test_runs_of_a_quick_sweep_are_named_as_such(tmp_path: Path) -> None:
+    def told(folder: str) -> bool:
+        path = tmp_path / folder / "fedpcd-seed1"
+        return any("quick" in text for text in warnings(study(replace(run(SLOW), path=path))))
+
+    assert told("fedpcd-ablation-quick")
+    assert not told("fedpcd-ablation")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.05, 0.28), (0.8, 1.0), (0.0, 1.0), (0.61, 0.64)])
+def test_a_tick_says_where_it_is(low: float, high: float) -> None:
+    figure = Figure()
+    axes = figure.add_subplot()
+    axes.set_ylim(low, high)
+    percent(axes.yaxis)
+    figure.canvas.draw()
+    ticks = {label.get_text(): place for label, place in zip(
+        axes.get_yticklabels(), axes.get_yticks(), strict=True
+    )}  # fmt: skip
+    for text, place in ticks.items():
+        assert float(text.removesuffix(" %")) / 100 == pytest.approx(place, abs=1e-9)
+    assert len(ticks) > 3
