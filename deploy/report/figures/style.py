@@ -184,11 +184,11 @@ def headed(axes: "Axes", text: str) -> None:
 
 
 def percent(axis: Any) -> None:
-    """Show shares as per cent, with as many decimals as the ticks have."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    """Show shares as per cent, with no more decimals than a tick has."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(PercentFormatter(xmax=1, decimals=None, symbol=" %"))
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g} %"))
 
 
 def whole_numbers(axis: Any) -> None:
