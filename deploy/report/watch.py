@@ -63,10 +63,15 @@ class Watcher:
         A place without any run yet shows nothing; while folders come and go, the page stays.
         """
         try:
-            version = self._version()
+            states = self._states()
+            version = _digest(states)
             if version == self.shown.version:
                 return False
             runs, left_out = self._read()
+            read = {*(str(run.path) for run in runs), *left_out}
+            listed = {str(path.parent.resolve()) for path, *_ in states if path.name == RECORDS}
+            if read != listed or self._states() != states:
+                version += "~"  # it changed meanwhile: the next look draws again
         except OSError:  # what was listed is gone; the next look sees what has become of it
             return False
         self.shown = Shown(version, self._render(runs, left_out))
@@ -105,14 +110,19 @@ class Watcher:
     def _folders(self) -> list[Path]:
         return [folder for place in self.places for folder in folders_with(place, MARKS)]
 
-    def _version(self) -> str:
-        states = [
-            (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+    def _states(self) -> list[tuple[Path, int, int]]:
+        """What the page is made of: files, when they were changed, and their sizes."""
+        return [
+            (path, path.stat().st_mtime_ns, path.stat().st_size)
             for folder in self._folders()
             for mark in MARKS
             if (path := folder / mark).exists()
         ]
-        return hashlib.blake2b(json.dumps(states).encode(), digest_size=8).hexdigest()
+
+
+def _digest(states: Sequence[tuple[Path, int, int]]) -> str:
+    text = json.dumps([(str(path), *numbers) for path, *numbers in states])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @contextmanager
