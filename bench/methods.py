@@ -48,7 +48,7 @@ def runs_of(
 
 def ended(run: Run) -> bool:
     """Say whether the last round was evaluated."""
-    return bool(run.evaluated) and run.evaluated[-1][0] == run.records[-1].round
+    return bool(run.evaluated) and run.evaluated[-1][0] == run.rounds
 
 
 def table(out: Path, alpha: float, rounds: int) -> Iterator[dict[str, Any]]:

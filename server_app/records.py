@@ -42,6 +42,11 @@ class ClientScore:
     correct: int
     loss_sum: float | None
 
+    @property
+    def accuracy(self) -> float:
+        """Share of the examples that were right."""
+        return self.correct / self.examples
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -77,6 +82,11 @@ class Evaluation:
             absent={**absent, **dict.fromkeys(empty, NO_EXAMPLES)},
             fairness=fairness(counts),
         )
+
+    @property
+    def accuracies(self) -> dict[ClientId, float]:
+        """The accuracy of each client that has a score."""
+        return {client: score.accuracy for client, score in self.clients.items()}
 
     @property
     def loss(self) -> float | None:

@@ -3,15 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from deploy.report.inside import number_in
 from deploy.report.runs import Run
 from server_app.records import RoundRecord
-
-if TYPE_CHECKING:
-    pass
 
 
 class EventLog:

@@ -70,7 +70,7 @@ def _soonest(study: Study) -> Iterator[tuple[str, str, str, str]]:
 
 def _lowest(family: Family) -> Iterator[tuple[str, str, str, str]]:
     for evaluation in list(numbers.evaluations(family).values())[:1]:
-        shares = {name: each.correct / each.examples for name, each in evaluation.clients.items()}
+        shares = evaluation.accuracies
         client = min(shares, key=lambda name: (shares[name], name))
         more = f"{evaluation.clients[client].examples} test samples"
         yield "lowest client", f"{100 * shares[client]:.1f} %", client, more

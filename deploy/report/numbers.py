@@ -106,10 +106,7 @@ def evaluations(family: Family) -> dict[int | None, Evaluation]:
 
 def served(family: Family) -> dict[int | None, dict[ClientId, float]]:
     """Return each client's accuracy at the end of the family, by seed."""
-    return {
-        seed: {client: score.correct / score.examples for client, score in each.clients.items()}
-        for seed, each in evaluations(family).items()
-    }
+    return {seed: each.accuracies for seed, each in evaluations(family).items()}
 
 
 def of_runs(family: Family, get: Callable[[Run], float | None]) -> OverSeeds | None:
@@ -196,7 +193,7 @@ class Reached:
 def reached(study: Study) -> list[tuple[Family, Reached]]:
     """Return for each evaluated family when it reaches the target, or the reference's end."""
     base = reference(study)
-    points = mean_curve([run.curve for run in base.by_seed.values()]) if base else []
+    points = _mean_points(base) if base else []
     if not points:
         return []
     total, end = points[-1]

@@ -73,8 +73,7 @@ class Run:
     @property
     def accuracies(self) -> dict[str, float]:
         """Each client's accuracy at the last evaluation; clients without a result are absent."""
-        scores = self.last_evaluation[1].clients if self.last_evaluation else {}
-        return {client: score.correct / score.examples for client, score in scores.items()}
+        return self.last_evaluation[1].accuracies if self.last_evaluation else {}
 
     @property
     def curve(self) -> list[tuple[int, float]]:

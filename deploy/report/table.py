@@ -77,7 +77,7 @@ def measured(runs: Sequence[Run], data: str = "") -> str:
     last = [(run.label, run.last_evaluation) for run in runs]
     rounds = {label: found[0] for label, found in last if found}
     clients = {label: _clients(found[1]) for label, found in last if found}
-    length = {run.label: run.records[-1].round if run.records else 0 for run in runs}
+    length = {run.label: run.rounds for run in runs}
     parts = [
         data,
         _shared(clients, "{}") or "nothing evaluated yet",
@@ -128,7 +128,7 @@ def _numbers(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     targets = {o.label: o.curve[-1][1] for o in others if o.curve and o.label != run.label}
     numbers = {
         "label": run.label,
-        "rounds": run.records[-1].round if run.records else 0,
+        "rounds": run.rounds,
         "void_rounds": sum(record.void is not None for record in run.records),
         "drops": sum(len(record.dropped) for record in run.records),
         "evaluated_round": last and last[0],

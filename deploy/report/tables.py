@@ -147,7 +147,7 @@ def worst_served(study: Study) -> Html:
         found = numbers.evaluations(series.family)
         seed, evaluation = next(iter(found.items()))
         count = min(max(worst_count(len(evaluation.clients)), fewest), MOST_CLIENTS)
-        lowest = sorted(evaluation.clients.items(), key=lambda item: (_share(item[1]), item[0]))
+        lowest = sorted(evaluation.clients.items(), key=lambda item: (item[1].accuracy, item[0]))
         bars = [_bar(client, score) for client, score in lowest[:count]]
         told = f" (seed {seed})" if len(found) > 1 else ""
         head = tag("h4", label_of(series), told)
@@ -163,12 +163,8 @@ def worst_served(study: Study) -> Html:
     return join([title, tag("div", *cards, class_="cards"), note]) if cards else Html()
 
 
-def _share(score: ClientScore) -> float:
-    return score.correct / score.examples
-
-
 def _bar(client: str, score: ClientScore) -> Html:
-    share = _share(score)
+    share = score.accuracy
     bar = tag("span", tag("i", style=f"width:{100 * share:.1f}%"), class_="bar", aria_hidden="true")
     number = tag("span", tag("b", _percent(share)), f" of {score.examples}", class_="number")
     return tag("li", tag("span", client, class_="client", title=client), bar, number)
