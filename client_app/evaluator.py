@@ -29,7 +29,7 @@ class Evaluated:
 def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Evaluated:
     """Count the right answers on the given samples, which may be none."""
     correct, loss_sum = 0, 0.0
-    for logits, labels in _batches(flat, data, indices):
+    for logits, labels in outputs_in_batches(flat, data, indices):
         correct += int((logits.argmax(1) == labels).sum())
         loss_sum += float(cross_entropy(logits, labels, reduction="sum"))
     return Evaluated(len(indices), correct, loss_sum)
@@ -38,14 +38,17 @@ def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Eval
 @torch.inference_mode()
 def logits_of(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the model's outputs for the given samples, which may be none [n, C]."""
-    parts = [logits.double().cpu().numpy() for logits, _ in _batches(flat, data, indices)]
+    parts = [logits.double().cpu().numpy() for logits, _ in outputs_in_batches(flat, data, indices)]
     return np.concatenate([np.zeros((0, len(data.classes))), *parts])
 
 
-def _batches(
+def outputs_in_batches(
     flat: FlatModel, data: Dataset, indices: NDArray[np.int64]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield logits [b, C] and labels [b]: no dropout, BatchNorm with its running statistics."""
+    """Yield logits [b, C] and labels [b]: no dropout, BatchNorm with its running statistics.
+
+    Whether gradients are kept is the caller's affair.
+    """
     flat.model.eval()
     for start in range(0, len(indices), BATCH):
         chosen = indices[start : start + BATCH]

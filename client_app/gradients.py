@@ -1,13 +1,11 @@
 """The full gradient of a client's loss, and how far its local steps are from it: numbers only."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
-from client_app.evaluator import BATCH
+from client_app.evaluator import outputs_in_batches
 from client_app.trainer import Trained
-from common.data.batches import normalise
 from common.data.dataset import Dataset
 from common.models import FlatModel
 from common.types import Vector
@@ -20,13 +18,8 @@ def full_gradient(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) ->
     As in evaluation: without dropout and augmentation, and with the running statistics where
     there is batch normalisation. The weights stay as they are.
     """
-    flat.model.eval()
     flat.gradient.zero_()
-    for start in range(0, len(indices), BATCH):
-        chosen = indices[start : start + BATCH]
-        pixels = torch.from_numpy(np.ascontiguousarray(data.images[chosen])).to(flat.device)
-        labels = torch.from_numpy(data.labels[chosen]).to(flat.device)
-        logits = flat.model(normalise(pixels, data.mean, data.std))
+    for logits, labels in outputs_in_batches(flat, data, indices):
         loss = cross_entropy(logits, labels, reduction="sum") / len(indices)
         loss.backward()  # type: ignore[no-untyped-call]
     gradient: Vector = flat.gradient.detach().cpu().numpy().astype(np.float64)
