@@ -232,13 +232,11 @@ def report(
 ) -> None:
     """Make one page of figures and tables of some runs."""
     from deploy.report.events import EventLog
-    from deploy.report.write import write_events, write_report
+    from deploy.report.write import write_report
 
     events = EventLog(tensorboard) if tensorboard else None  # said now where it cannot be
-    paths, left_out = write_report(places, out, figures, title, read_targets(target))
-    if events and tensorboard:
-        write_events(places, events)
-        paths.append(tensorboard)
+    targets = read_targets(target)
+    paths, left_out = write_report(places, out, figures, title, targets, events)
     for folder, why in left_out.items():
         console.print(f"{folder} is left out: {why}", markup=False, soft_wrap=True)
     for path in paths:

@@ -31,7 +31,7 @@ class EventLog:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"event files cannot be written to {place}: {error}") from error
-        self._place, self._open = place, SummaryWriter
+        self.place, self._open = place, SummaryWriter
         self._files: dict[str, tuple[SummaryWriter, int]] = {}
 
     def write(self, runs: Sequence[Run], names: Sequence[str]) -> None:
@@ -43,11 +43,11 @@ class EventLog:
         """
         for run, name in zip(runs, names, strict=True):
             if name not in self._files:
-                self._files[name] = (self._open(str(self._place / name), purge_step=0), 0)
+                self._files[name] = (self._open(str(self.place / name), purge_step=0), 0)
             file, done = self._files[name]
             if run.rounds < done:  # it was started over, or went back to a checkpoint
                 file.close()
-                file, done = self._open(str(self._place / name), purge_step=0), 0
+                file, done = self._open(str(self.place / name), purge_step=0), 0
             for record in run.records:
                 if record.round > done:
                     for tag, value in scalars(record):

@@ -117,18 +117,11 @@ def read_config(path: Path) -> dict[str, Any]:
     return {**defaults, "name": path.name, **written}
 
 
-def discover(places: Sequence[Path]) -> list[Run]:
+def discover(places: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
     """Read every run in these folders and below them, once each, in the order of their paths.
 
-    Raises:
-        ConfigError: there is no such folder, or no run in it.
-        RecordError: a run's records are broken.
-    """
-    return [read_run(path) for path in _found(places)]
-
-
-def discover_readable(places: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
-    """Do as `discover`, but leave out runs whose records are broken: their folders, and why.
+    Returns:
+        The runs, and the folders of those whose records are broken, with the reason.
 
     Raises:
         ConfigError: there is no such folder, or no run in it.

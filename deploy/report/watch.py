@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.errors import ConfigError, FedError
 from deploy.report.events import EventLog
-from deploy.report.runs import Run, discover_readable, folders_with, name_below
+from deploy.report.runs import Run, discover, folders_with, name_below
 from deploy.status import headline
 from server_app.conformal import CONFORMAL
 from server_app.live import read_live
@@ -85,7 +85,7 @@ class Watcher:
         left_out: dict[str, str] = {}
         for place in self.places:
             with suppress(ConfigError):  # it has none yet
-                found, broken = discover_readable([place])
+                found, broken = discover([place])
                 runs |= {run.path: run for run in found}
                 left_out |= broken
         return list(runs.values()), left_out

@@ -8,20 +8,9 @@ from common.files import replacing
 from deploy.report.events import EventLog
 from deploy.report.figures import write_figures
 from deploy.report.page import TITLE, render
-from deploy.report.runs import discover_readable, name_below
+from deploy.report.runs import discover, name_below
 from deploy.report.studies import Targets, studies
 from deploy.report.summary import write_numbers
-
-
-def write_events(places: Sequence[Path], log: EventLog) -> None:
-    """Write event files of the runs in these folders and below them.
-
-    Raises:
-        ConfigError: there is no run.
-    """
-    runs, _ = discover_readable(places)
-    log.write(runs, [name_below(places, run.path) for run in runs if run.path])
-    log.close()
 
 
 def write_report(
@@ -30,6 +19,7 @@ def write_report(
     figures: Path | None = None,
     title: str = "",
     targets: Targets | None = None,
+    events: EventLog | None = None,
 ) -> tuple[list[Path], dict[str, str]]:
     """Write the report of the runs in these folders and below them.
 
@@ -39,6 +29,7 @@ def write_report(
         figures: folder for the figures as PNG and SVG, made if needed; None for none.
         title: of the page; empty for the usual one.
         targets: the accuracy to be reached, by data set; "" stands for all others.
+        events: event files to write as well; they are ended.
 
     Returns:
         The files written, and the folders of runs that could not be read with the reason.
@@ -49,7 +40,7 @@ def write_report(
     """
     if out.suffix == ".json":
         raise ConfigError(f"the page cannot be {out}, where its numbers go; give it another ending")
-    runs, left_out = discover_readable(places)
+    runs, left_out = discover(places)
     if not runs:
         told = "\n  ".join(left_out.values())
         raise ConfigError(f"no run can be read:\n  {told}")
@@ -64,4 +55,8 @@ def write_report(
     for place, study in enumerate(found, start=1):
         prefix = f"{place}-" if len(found) > 1 else ""
         paths += write_figures(study, figures or out.parent, prefix)
+    if events:
+        events.write(runs, [name_below(places, run.path) for run in runs if run.path])
+        events.close()
+        paths.append(events.place)
     return paths, left_out

@@ -109,7 +109,7 @@ def test_runs_are_found_at_any_depth_and_once(tmp_path: Path) -> None:
         config = parse({"out": str(tmp_path / place), "name": name, "seed": 7})
         folder = RunFolder.open(config)
         Recorder(folder.path / "records.jsonl").append(RoundRecord(1, 0.1, [], []))
-    found = discover([tmp_path, tmp_path / "x" / "a"])
+    found, _ = discover([tmp_path, tmp_path / "x" / "a"])
     assert [each.label for each in found] == ["a", "b", "y"]
     assert {each.seed for each in found} == {7}
 
