@@ -30,7 +30,7 @@ def test_it_is_the_gradient_of_the_mean_loss_however_it_is_cut(
     loss = cross_entropy(flat.model(images), torch.from_numpy(DATA.labels[chosen]))
     expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, weights)]).numpy()
     for batch in (512, 8):
-        monkeypatch.setattr("client_app.gradients.BATCH", batch)
+        monkeypatch.setattr("client_app.evaluator.BATCH", batch)
         assert_allclose(full_gradient(flat, DATA, chosen), expected, rtol=1e-5, atol=1e-7)
 
 
