@@ -1,6 +1,6 @@
 """How evenly the clients are served: each of them, and the methods' trade."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +24,33 @@ from deploy.report.numbers import OfFairness, evaluations, final, mean, served, 
 from deploy.report.studies import Study
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 def distribution(study: Study) -> "Figure | None":
     """Draw every client's accuracy at the end, from worst to best; the mean over seeds by rank."""
-    from matplotlib.ticker import MultipleLocator
-
-    shown = [(each, _by_rank(list(served(each.family).values()))) for each in told_apart(study)]
+    shown = [(each, by_rank(list(served(each.family).values()))) for each in told_apart(study)]
     shown = [(each, heights) for each, heights in shown if heights]
     if not shown:
         return None
     figure, (axes,) = canvas("clients, from worst to best", "accuracy of the client")
+    draw_ranks(axes, shown)
+    ends = [height for _, heights in shown for height in heights]
+    accuracy_axis(axes, min(ends), max(ends))
+    legend(figure, keys_of([each for each, _ in shown]))
+    return figure
+
+
+def draw_ranks(axes: "Axes", shown: Sequence[tuple[Series, Sequence[float]]]) -> None:
+    """Draw a step for each client, from worst to best, with the worst tenth shaded.
+
+    Args:
+        axes: shares of the clients go across.
+        shown: families, and their clients' values from worst to best.
+    """
+    from matplotlib.ticker import MultipleLocator
+
     worst = max(worst_count(len(heights)) / len(heights) for _, heights in shown)
     if worst < 1:
         axes.axvspan(0, worst, color=LINE, alpha=0.55, linewidth=0)
@@ -48,19 +63,13 @@ def distribution(study: Study) -> "Figure | None":
     percent(axes.xaxis)
     axes.xaxis.set_major_locator(MultipleLocator(0.25))
     axes.set_xlim(0, 1)
-    ends = [height for _, heights in shown for height in heights]
-    accuracy_axis(axes, min(ends), max(ends))
-    legend(figure, keys_of([each for each, _ in shown]))
-    return figure
 
 
-def _by_rank(accuracies: Sequence[dict[str, float]]) -> list[float]:
-    """The mean over seeds of the k-th worst accuracy, of as many clients as all seeds have."""
-    ranked = [sorted(each.values()) for each in accuracies if each]
+def by_rank(values: Sequence[Mapping[str, float]]) -> list[float]:
+    """Return the mean over seeds of the k-th worst client's value; seeds may have other clients."""
+    ranked = [sorted(each.values()) for each in values if each]
     places = max(map(len, ranked), default=0)
-    return [
-        fmean(values[place * len(values) // places] for values in ranked) for place in range(places)
-    ]
+    return [fmean(each[place * len(each) // places] for each in ranked) for place in range(places)]
 
 
 def against_spread(study: Study) -> "Figure | None":

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING
 
 from deploy.report.figures.style import (
-    BAD,
-    GOOD,
     INK,
     LINE,
+    MEASURES,
     MUTED,
     SIZE,
     canvas,
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 12  # families in one figure
-MEASURES = (("mean", GOOD, "o", "mean of clients"), ("worst10", BAD, "s", "worst 10 % of clients"))
 
 
 def target(study: Study) -> "Figure | None":
@@ -68,7 +66,7 @@ def difference(study: Study) -> "Figure | None":
     if not base or not families:
         return None
     figure, (axes,) = canvas(height=max(SIZE[1], 0.95 + 0.36 * len(families)))
-    for (name, colour, marker, _), shift in zip(MEASURES, (-0.16, 0.16), strict=True):
+    for (name, _, colour, marker, _), shift in zip(MEASURES, (-0.16, 0.16), strict=True):
         values = {id(family): value for family, value in found[name]}
         for place, family in enumerate(families):
             value = values[id(family)]
@@ -87,5 +85,5 @@ def difference(study: Study) -> "Figure | None":
     axes.set_xlabel("percentage points", color=MUTED)
     headed(axes, f"above {name_of(base)}")
     legend(figure, [key(text, colour, marker=marker, markersize=7)
-                    for _, colour, marker, text in MEASURES])  # fmt: skip
+                    for _, _, colour, marker, text in MEASURES])  # fmt: skip
     return figure

@@ -1,13 +1,12 @@
 """Prediction sets: what a promise costs in labels, and for whom it is kept."""
 
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from common.conformal import SCORES
-from common.metrics import worst_count
+from common.types import ClientId
+from deploy.report.figures.clients import by_rank, draw_ranks
 from deploy.report.figures.style import (
     INK,
-    LINE,
     MUTED,
     PAPER,
     accuracy_axis,
@@ -15,7 +14,6 @@ from deploy.report.figures.style import (
     key,
     keys_of,
     legend,
-    percent,
     told_apart,
 )
 from deploy.report.sets import chosen, conformal_by_seed, curve_of, first_choice
@@ -70,38 +68,25 @@ def coverage(study: Study, score: str) -> "Figure | None":
 def coverage_of_clients(study: Study) -> "Figure | None":
     """Draw the coverage of every client, from worst to best, beside what was promised."""
     score = next(iter(SCORES))
-    shown = []
-    for each in told_apart(study):
-        found = list(conformal_by_seed(each.family).values())
-        ranked = [_ranked(sets, score) for sets in found]
-        same = {len(heights) for heights in ranked}
-        if len(same) == 1 and same != {0}:
-            heights = [fmean(rank) for rank in zip(*ranked, strict=True)]
-            shown.append((each, heights, 1 - found[0].miscoverage))
+    found = [(each, list(conformal_by_seed(each.family).values())) for each in told_apart(study)]
+    shown = [(each, by_rank([_by_client(one, score) for one in sets])) for each, sets in found]
+    shown = [(each, heights) for each, heights in shown if heights]
     if not shown:
         return None
     figure, (axes,) = canvas(
         "clients, from worst to best", f"sets that hold the true label ({score})"
     )
-    worst = max(worst_count(len(heights)) / len(heights) for _, heights, _ in shown)
-    if worst < 1:
-        axes.axvspan(0, worst, color=LINE, alpha=0.55, linewidth=0)
-    for each, heights, _ in shown:
-        edges = [place / len(heights) for place in range(len(heights) + 1)]
-        stairs = axes.stairs(heights, edges, baseline=None)
-        stairs.set(color=each.style.colour, linestyle=each.style.line, linewidth=2.2)
-    promised = shown[0][2]
+    draw_ranks(axes, shown)
+    promised = next(1 - sets[0].miscoverage for _, sets in found if sets)
     dotted: Any = {"linewidth": 1.2, "linestyle": (0, (1, 1.5))}
     axes.axhline(promised, color=INK, **dotted)
-    percent(axes.xaxis)
-    axes.set_xlim(0, 1)
-    accuracy_axis(axes, min(heights[0] for _, heights, _ in shown), 1)
+    accuracy_axis(axes, min(heights[0] for _, heights in shown), 1)
     told = key(f"promised: {100 * promised:.0f} %", INK, **dotted)
-    legend(figure, [*keys_of([each for each, _, _ in shown]), told])
+    legend(figure, [*keys_of([each for each, _ in shown]), told])
     return figure
 
 
-def _ranked(sets: Conformal, score: str) -> list[float]:
-    """The coverage of each client that has one, from worst to best."""
-    rows = sets.clients.get(score, {}).values()
-    return sorted(row.coverage for row in rows if row.coverage is not None)
+def _by_client(sets: Conformal, score: str) -> dict[ClientId, float]:
+    """The coverage of each client that has one."""
+    rows = sets.clients.get(score, {})
+    return {client: row.coverage for client, row in rows.items() if row.coverage is not None}

@@ -7,7 +7,16 @@ from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
 from deploy.report.html import printable
-from deploy.report.numbers import evaluated, final, foremost, mean, name_of, reference
+from deploy.report.numbers import (
+    OfFairness,
+    evaluated,
+    final,
+    foremost,
+    mean,
+    name_of,
+    reference,
+    worst10,
+)
 from deploy.report.studies import Family, Study
 
 if TYPE_CHECKING:
@@ -34,6 +43,10 @@ TOKENS: Mapping[str, tuple[str, str]] = {  # what a page calls each colour, and 
     COLOURS[5]: ("--series-6", "#F0BC4A"),
     COLOURS[6]: ("--series-7", "#F4F6F9"),
 }
+MEASURES: Sequence[tuple[str, OfFairness, str, str, str]] = (  # what is drawn side by side
+    ("mean", mean, GOOD, "o", "mean of clients"),
+    ("worst10", worst10, BAD, "s", "worst 10 % of clients"),
+)
 MARKERS = ("o", "s", "^", "D")  # the next marker and line for each time round the colours
 LINES = ("solid", "dashed", "dotted", "dashdot")
 DASHES = (0, (3.2, 1.8))

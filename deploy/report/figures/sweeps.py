@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from common.config import RunConfig
 from deploy.report.figures.style import (
-    BAD,
-    GOOD,
     INK,
+    MEASURES,
     MUTED,
     PAPER,
     SIZE,
@@ -23,13 +22,10 @@ from deploy.report.figures.style import (
 )
 from deploy.report.inside import number_in
 from deploy.report.numbers import (
-    OfFairness,
     evaluated,
     final,
-    mean,
     reference,
     varied_alone,
-    worst10,
 )
 from deploy.report.studies import Family, Study, said
 
@@ -39,10 +35,6 @@ if TYPE_CHECKING:
 
 MOST = 8  # pairs of bars in one figure
 DECADES = 30  # largest value over smallest from which an axis is logarithmic
-MEASURES: Sequence[tuple[OfFairness, str, str, str]] = (
-    (mean, GOOD, "o", "mean of clients"),
-    (worst10, BAD, "s", "worst 10 % of clients"),
-)
 
 
 def ablations(study: Study) -> "Figure | None":
@@ -87,7 +79,7 @@ def _parts_off(whole: Family, families: Sequence[Family]) -> dict[str, Family]:
 
 def _draw_bars(axes: "Axes", rows: Sequence[tuple[str, Family]]) -> None:
     for place, (_, family) in enumerate(rows):
-        for (get, colour, _, _), shift in zip(MEASURES, (-0.19, 0.19), strict=True):
+        for (_, get, colour, _, _), shift in zip(MEASURES, (-0.19, 0.19), strict=True):
             value = final(family, get)
             if value is None:
                 continue
@@ -124,7 +116,7 @@ def values(study: Study, rank: int = 0) -> "Figure | None":
 
 
 def _keys() -> list[Any]:
-    return [key(name, colour, linewidth=4, alpha=0.8) for _, colour, _, name in MEASURES]
+    return [key(name, colour, linewidth=4, alpha=0.8) for _, _, colour, _, name in MEASURES]
 
 
 def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Study) -> list[Any]:
@@ -134,7 +126,7 @@ def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Stu
     if base and base.method in {family.method for family in along.values()}:
         base = None
     dotted: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (1, 2))}
-    for get, colour, marker, _ in MEASURES:
+    for _, get, colour, marker, _ in MEASURES:
         ends = [final(family, get) for family in along.values()]
         pairs = [(x, end) for x, end in zip(places, ends, strict=True) if end]
         level = final(base, get) if base else None
