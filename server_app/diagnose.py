@@ -5,6 +5,7 @@ nothing: a run ends with the same bits whether it is diagnosed or not.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -16,7 +17,7 @@ from common.errors import FedError
 from common.layout import Layout
 from common.models import FlatModel
 from common.threads import one_blas_thread
-from common.types import Cohort, Step
+from common.types import Cohort, Step, Vector
 from common.wire import GRADIENT
 from server_app.premises import theorem_of
 from server_app.probe import Probe, similarities
@@ -41,13 +42,15 @@ class Diagnosis:
         """Return the round's diagnostics as plain JSON values, none if it is not diagnosed."""
         if not self.config.is_diagnosed(cohort.round):
             return {}
+        displacements = [update.delta for update in cohort.updates]
         with one_blas_thread():
+            cosines = cosines_with(step.direction, displacements)
             return {
                 "clients": [update.client for update in cohort.updates],
-                "drift": drift_of(cohort, self.model.layout),
-                **progress_of(cohort, step),
+                "drift": drift_of(displacements, self.model.layout),
+                **progress_of(cohort, step, cosines),
                 **self._occupancy(cohort, step),
-                **self._theorem(before, cohort, step),
+                **self._theorem(before, cohort, step, cosines),
                 **self._similarities(before, cohort),
             }
 
@@ -61,10 +64,16 @@ class Diagnosis:
         expected = expected_occupancy(cohort.clients, share, rounds)
         return {"occupancy": {"held": held, "expected": expected}}
 
-    def _theorem(self, before: ServerState[Any], cohort: Cohort, step: Step[Any]) -> dict[str, Any]:
+    def _theorem(
+        self,
+        before: ServerState[Any],
+        cohort: Cohort,
+        step: Step[Any],
+        cosines: Sequence[float | None],
+    ) -> dict[str, Any]:
         if not any(GRADIENT in update.metrics for update in cohort.updates):
             return {}
-        return {"theorem": theorem_of(self.config, self.model, before, cohort, step)}
+        return {"theorem": theorem_of(self.config, self.model, before, cohort, step, cosines)}
 
     def _similarities(self, before: ServerState[Any], cohort: Cohort) -> dict[str, Any]:
         if not self.config.diagnostics.probe:
@@ -87,13 +96,13 @@ class Diagnosis:
             return str(error)
 
 
-def drift_of(cohort: Cohort, layout: Layout) -> dict[str, Any]:
-    """Return the drift diversity of the cohort's displacements, whole and by layer.
+def drift_of(displacements: Sequence[Vector], layout: Layout) -> dict[str, Any]:
+    """Return the drift diversity of a cohort's displacements [d], whole and by layer.
 
     JSON has no infinity: where displacements cancel, the value is None and the layer is named in
     "infinite" ("cancels" is true if all weights do). None without that: nobody moved.
     """
-    drift = drift_diversity([update.delta for update in cohort.updates], layout)
+    drift = drift_diversity(displacements, layout)
     return {
         "whole": _finite(drift.whole),
         "layers": {name: _finite(value) for name, value in drift.layers.items()},
@@ -102,14 +111,13 @@ def drift_of(cohort: Cohort, layout: Layout) -> dict[str, Any]:
     }
 
 
-def progress_of(cohort: Cohort, step: Step[Any]) -> dict[str, Any]:
+def progress_of(cohort: Cohort, step: Step[Any], cosines: Sequence[float | None]) -> dict[str, Any]:
     """Return the cosine of the step with each client's displacement, None where one is zero.
 
     Where a method solves for a direction x and gives it another length afterwards, and reports
     |x| as "length_before", this is also u_k . x, the progress along each client's unit vector
     u_k that its constraints speak of. A length changes no cosine, so u_k . x = cos_k |x|.
     """
-    cosines = cosines_with(step.direction, [update.delta for update in cohort.updates])
     clients = [update.client for update in cohort.updates]
     told = {"cosine": dict(zip(clients, cosines, strict=True))}
     length = step.report.get("length_before")

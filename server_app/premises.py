@@ -1,10 +1,10 @@
 """What FedPCD's theorem says of a round, from what the clients told of their gradients."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common.config import RunConfig
-from common.diagnostics import Premises, Terms, cosines_with, error_bound, relative_error, verdict
+from common.diagnostics import Premises, Terms, error_bound, relative_error, verdict
 from common.geometry import length
 from common.models import Dropout, FlatModel
 from common.types import Cohort, Step
@@ -15,13 +15,26 @@ SAME_LENGTH = 1e-4  # float32 directions are no nearer to the mean's length
 
 
 def theorem_of(
-    config: RunConfig, model: FlatModel, before: ServerState[Any], cohort: Cohort, step: Step[Any]
+    config: RunConfig,
+    model: FlatModel,
+    before: ServerState[Any],
+    cohort: Cohort,
+    step: Step[Any],
+    cosines: Sequence[float | None],
 ) -> dict[str, Any]:
     """Return the theorem's terms and which of its premises the round does not meet.
 
     Undefined numbers are None. See `common.diagnostics.theorem`.
+
+    Args:
+        config: of the run.
+        model: of the run's kind.
+        before: the state that the clients were sent.
+        cohort: what came back.
+        step: what was made of it.
+        cosines: of the step with each client's displacement [m], see `cosines_with`.
     """
-    terms, smoothness = terms_of(cohort, step), _seen(cohort)
+    terms, smoothness = terms_of(cohort, cosines), _seen(cohort)
     found = Premises(
         took_part=len(cohort.updates),
         clients=cohort.clients,
@@ -51,9 +64,8 @@ def theorem_of(
     }
 
 
-def terms_of(cohort: Cohort, step: Step[Any]) -> Terms:
+def terms_of(cohort: Cohort, cosines: Sequence[float | None]) -> Terms:
     """Return gamma, r and K of a round, each None where it is not known."""
-    cosines = cosines_with(step.direction, [update.delta for update in cohort.updates])
     known = [cosine for cosine in cosines if cosine is not None]
     steps = {update.steps for update in cohort.updates}
     only = steps.pop() if len(steps) == 1 else None

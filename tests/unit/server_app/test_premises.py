@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from common.config import RunConfig, parse
+from common.diagnostics import cosines_with
 from common.methods import FedMGDA, FedPCD
 from common.models import Dropout, FlatModel
 from common.types import Cohort, Step
@@ -33,12 +34,17 @@ def page(told: dict[str, float] | None = None, **changes: Any) -> Cohort:
     return replace(cohort, updates=tuple(updates))
 
 
+def of_step(config: RunConfig, model: FlatModel, before: Any, cohort: Cohort, step: Any) -> Any:
+    cosines = cosines_with(step.direction, [update.delta for update in cohort.updates])
+    return theorem_of(config, model, before, cohort, step, cosines)
+
+
 def judged(
     cohort: Cohort, config: RunConfig | None = None, model: FlatModel | None = None
 ) -> dict[str, Any]:
     config, model = config or config_of(), model or FlatModel(nn.Linear(2, 1, bias=False))
     before = ServerState.first(model.layout, np.zeros(2, np.float32), {}, config.chosen)
-    return theorem_of(config, model, before, cohort, Step(BENT, before.method))
+    return of_step(config, model, before, cohort, Step(BENT, before.method))
 
 
 def test_the_published_example_with_exact_steps_is_covered() -> None:
@@ -117,7 +123,7 @@ def test_a_model_with_dropout_or_batch_statistics_is_named() -> None:
 def test_a_step_of_another_length_and_missing_clients_are_named() -> None:
     cohort, config, model = page(), config_of(), FlatModel(nn.Linear(2, 1, bias=False))
     before = ServerState.first(model.layout, np.zeros(2, np.float32), {}, config.chosen)
-    told = theorem_of(config, model, before, cohort, Step(2 * BENT, before.method))
+    told = of_step(config, model, before, cohort, Step(2 * BENT, before.method))
     assert told["why_not"] == ["the direction is not as long as the mean of the updates"]
     few = replace(cohort, clients=12)
     assert judged(few)["why_not"] == ["3 of 12 clients took part; the theorem needs all"]
