@@ -35,11 +35,10 @@ def write_report(
         The files written, and the folders of runs that could not be read with the reason.
 
     Raises:
-        ConfigError: there is no such folder, or no run in it that can be read; the name of the
-            page ends with .json.
+        ConfigError: there is no such folder, or no run in it that can be read; the page or the
+            figures cannot be where they are wanted.
     """
-    if out.suffix == ".json":
-        raise ConfigError(f"the page cannot be {out}, where its numbers go; give it another ending")
+    _refuse_wrong_places(out, figures)
     runs, left_out = discover(places)
     if not runs:
         told = "\n  ".join(left_out.values())
@@ -60,3 +59,12 @@ def write_report(
         events.close()
         paths.append(events.place)
     return paths, left_out
+
+
+def _refuse_wrong_places(out: Path, figures: Path | None) -> None:
+    if out.suffix == ".json":
+        raise ConfigError(f"the page cannot be {out}, where its numbers go; give it another ending")
+    if out.is_dir():
+        raise ConfigError(f"the page cannot be {out}, a folder; give a file, as {out}/report.html")
+    if figures and figures.exists() and not figures.is_dir():
+        raise ConfigError(f"the figures cannot go to {figures}, a file; give a folder")

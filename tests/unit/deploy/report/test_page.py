@@ -203,6 +203,16 @@ def test_numbers_cannot_take_the_place_of_the_page(tmp_path: Path) -> None:
         write_report([tmp_path], tmp_path / "r.json")
 
 
+def test_a_page_cannot_be_a_folder_nor_its_figures_go_to_a_file(tmp_path: Path) -> None:
+    simple_run(tmp_path, "run")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"a folder; give a file, as .*/report\.html"):
+        write_report([tmp_path], tmp_path)
+    with pytest.raises(ConfigError, match="a file; give a folder"):
+        write_report([tmp_path], tmp_path / "r.html", tmp_path / "file")
+    assert not (tmp_path / "r.html").exists()
+
+
 def test_html_is_escaped_once_and_text_always() -> None:
     assert html("<a&>") == "&lt;a&amp;&gt;"
     assert html(tag("b", "<")) == "<b>&lt;</b>"
