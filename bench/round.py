@@ -1,0 +1,140 @@
+"""Seconds of a round of FedAvg: FedKeel, plain PyTorch loops, and a quickstart-style Flower app.
+
+    python -m bench.round [--rounds 6] [--repeats 3] [--only NAME ...] [--root DIR] [--json FILE]
+
+All do the same work: 100 clients with 500 pictures of CIFAR-10's size each, 10 clients a round, the
+model cnn, batches of 50, one epoch. They run one after another, all of them once before any runs
+again. Of a run neither the first round counts nor the last, after which some evaluate.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.trial import BenchError, Program, Trial, measure
+from bench.work import Work, draw
+from deploy.environment import QUIET, usable_cores
+from server_app.records import RECORDS, RoundRecord
+
+BIN = Path(sys.prefix) / "bin"
+ROOT = Path(__file__).parents[1]
+LEAST_ROUNDS = 3
+
+
+def ours(engine: str, work: Work) -> Program:
+    """Return FedKeel's own run in one of its engines."""
+    settings = {
+        "model": "cnn", "clients": work.clients, "participation": work.cohort / work.clients,
+        "rounds": work.rounds, "seed": work.seed, "eval-every": 0, "out": '"."',
+        "data.name": "cifar10", "data.root": json.dumps(work.root), "data.download": "false",
+        "data.partition": "iid", "data.test-fraction": work.test / (work.train + work.test),
+        "train.batch-size": work.batch, "train.lr": work.lr, "train.lr-decay": 1.0,
+        "train.device": "cpu",
+    }  # fmt: skip
+    pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    argv = [str(BIN / "fedkeel"), "run", "fedavg", "--engine", engine, "--name", "run", *pairs]
+    return Program(argv, f"run/{RECORDS}", of_record)
+
+
+def of_record(line: dict[str, Any]) -> Mapping[str, float]:
+    """Return a round's seconds without those of its evaluation, and the accuracy it found."""
+    record = RoundRecord.from_json(line)
+    seconds = sum(taken for phase, taken in record.seconds.items() if phase != "evaluate")
+    found = record.evaluation.fairness if record.evaluation else None
+    return {"seconds": seconds} | ({"accuracy": found.mean} if found else {})
+
+
+def reference(module: str, *arguments: int, work: Work) -> Program:
+    """Return a program under bench/reference."""
+    argv = [sys.executable, "-m", f"bench.reference.{module}", json.dumps(asdict(work))]
+    env = {**QUIET, "PYTHONPATH": str(ROOT)}
+    return Program([*argv, "rounds.jsonl", *map(str, arguments)], env=env)
+
+
+CORES = usable_cores()
+PLAIN = {f"plain-{p}x{t}": (p, t) for p, t in ((1, 1), (1, CORES), (CORES, 1))}
+PROGRAMS = {
+    **{name: partial(reference, "plain", *shape) for name, shape in PLAIN.items()},
+    "flower": partial(reference, "quickstart", CORES),
+    "inline": partial(ours, "inline"),
+    "simulation": partial(ours, "simulation"),
+}
+
+
+def summary(trials: Sequence[Trial]) -> dict[str, float]:
+    """Return medians over the counted rounds of all trials; low and high are medians of a trial."""
+    wall = [trial.wall[trial.counted] for trial in trials]
+    medians = [median(each) for each in wall]
+    return {
+        "wall": median(chain(*wall)),
+        "low": min(medians),
+        "high": max(medians),
+        "cpu": median(chain(*(trial.cpu[:-1] for trial in trials))),
+        "start": median(trial.start for trial in trials),
+        "accuracy": median(trial.accuracy for trial in trials),
+    }
+
+
+def table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
+    """Return the table; ratios are to the fastest plain loop, where one was run."""
+    shown = Table(title=title)
+    for name in ("program", "wall s", "of repeats", "CPU s", "ratio", "start s", "accuracy"):
+        shown.add_column(name, justify="right")
+    best = min((row["wall"] for name, row in rows.items() if name in PLAIN), default=None)
+    for name, row in rows.items():
+        ratio = f"{row['wall'] / best:.2f}" if best else ""
+        shown.add_row(
+            name, f"{row['wall']:.2f}", f"{row['low']:.2f}-{row['high']:.2f}",
+            f"{row['cpu']:.2f}", ratio, f"{row['start']:.1f}", f"{row['accuracy']:.3f}",
+        )  # fmt: skip
+    return shown
+
+
+def main() -> None:
+    """Measure and print the table; `--json` keeps it, with every round."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=6, help=f"of a run, at least {LEAST_ROUNDS}")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each program")
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--root", type=Path, help="holds cifar-10-batches-bin; else it is drawn")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.rounds < LEAST_ROUNDS or given.repeats < 1:
+        parser.error(f"--rounds is at least {LEAST_ROUNDS}, --repeats at least 1")
+    trials: dict[str, list[Trial]] = {name: [] for name in given.only}
+    with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
+        home = Path(folder)
+        root = given.root.absolute() if given.root else home / "drawn"
+        if not given.root:
+            draw(root)
+        work = Work(str(root), given.rounds)
+        try:
+            for number in range(given.repeats):
+                for name in given.only:
+                    trial = measure(
+                        PROGRAMS[name](work=work), home / f"{name}-{number}", work.rounds
+                    )
+                    trials[name].append(trial)
+        except BenchError as error:
+            sys.exit(f"{name}: {error}")
+    rows = {name: summary(done) for name, done in trials.items()}
+    title = f"seconds of a round, medians of {given.repeats} runs on {CORES} cores"
+    Console().print(table(rows, title))
+    if given.json:
+        kept = {name: {**rows[name], "trials": [*map(asdict, trials[name])]} for name in rows}
+        given.json.write_text(json.dumps({"work": asdict(work), "programs": kept}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""One run of a program that trains: seconds of its rounds, CPU of its processes, its start."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from common.errors import FedError
+
+LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 900.0
+SAID = "said.txt"
+LAST_LINES = 15
+
+
+class BenchError(FedError):
+    """A program that is measured did not do its work, or cannot."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that trains, and the file in which it adds a line of JSON at each round's end.
+
+    Attributes:
+        argv: the command; it runs in a folder of its own.
+        log: the file, relative to that folder.
+        read: turns a parsed line into {"seconds": of the round, "accuracy": of the model}, either
+            of which may be missing.
+        env: added to the environment.
+    """
+
+    argv: Sequence[str]
+    log: str = "rounds.jsonl"
+    read: Callable[[dict[str, Any]], Mapping[str, float]] = dict
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run took.
+
+    Attributes:
+        start: seconds from the command to the beginning of the first round.
+        wall: seconds of each round.
+        cpu: CPU seconds of all its processes in each round but the first.
+        accuracy: of the final model.
+    """
+
+    start: float
+    wall: list[float]
+    cpu: list[float]
+    accuracy: float
+
+    @property
+    def counted(self) -> slice:
+        """The rounds that count: caches fill in the first, and some evaluate after the last."""
+        return slice(1, len(self.wall) - 1)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    time: float
+    cpu: float
+
+
+def measure(program: Program, home: Path, rounds: int) -> Trial:
+    """Run a program in the new folder `home` to its end.
+
+    Raises:
+        BenchError: it failed, took too long, or wrote other rounds than expected.
+    """
+    home.mkdir(parents=True)
+    log, said = home / program.log, home / SAID
+    seen: list[_Seen] = []
+    begin = time.monotonic()
+    with said.open("wb") as out:
+        process = psutil.Popen(
+            program.argv, cwd=home, env={**os.environ, **program.env},
+            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        while process.poll() is None:
+            lines = log.read_bytes().count(b"\n") if log.exists() else 0
+            if lines > len(seen):
+                now = _Seen(time.monotonic(), cpu_seconds(process))
+                seen += [now] * (lines - len(seen))
+            if time.monotonic() - begin > PATIENCE_SECONDS:
+                raise BenchError(f"{program.argv[0]} was not done in {PATIENCE_SECONDS:.0f} s")
+            time.sleep(LOOK_SECONDS)
+    finally:
+        _kill(process)
+    lines_read = [program.read(json.loads(line)) for line in _lines(log)]
+    wall = [line["seconds"] for line in lines_read if "seconds" in line]
+    accuracy = [line["accuracy"] for line in lines_read if "accuracy" in line]
+    if process.returncode or len(wall) != rounds or len(accuracy) != 1 or len(seen) < rounds:
+        tail = "\n  ".join(_lines(said)[-LAST_LINES:])
+        raise BenchError(
+            f"{' '.join(program.argv[:4])} ... ended with code {process.returncode} after "
+            f"{len(wall)} of {rounds} rounds; it said last:\n  {tail}"
+        )
+    cpu = [after.cpu - before.cpu for before, after in pairwise(seen[:rounds])]
+    return Trial(seen[0].time - wall[0] - begin, wall, cpu, accuracy[0])
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return the user and system seconds of a process, its descendants, and those that ended."""
+    total = 0.0
+    for one in _tree(process):
+        with suppress(psutil.Error):
+            times = one.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _tree(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _kill(process: psutil.Popen) -> None:
+    for one in _tree(process):
+        with suppress(psutil.Error):
+            one.kill()
+    process.wait()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines() if path.exists() else []
