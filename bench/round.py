@@ -1,6 +1,7 @@
-"""Seconds of a round of FedAvg: FedKeel, plain PyTorch loops, and a quickstart-style Flower app.
+"""Seconds of a round of FedAvg: FedKeel, plain PyTorch loops, a Flower app, other simulators.
 
-    python -m bench.round [--rounds 6] [--repeats 3] [--only NAME ...] [--root DIR] [--json FILE]
+    python -m bench.round [--rounds 5] [--repeats 3] [--only NAME ...] [--root DIR]
+                          [--against NAME=CHECKOUT[:PYTHON]] [--json FILE]
 
 All do the same work: 100 clients with 500 pictures of CIFAR-10's size each, 10 clients a round, the
 model cnn, batches of 50, one epoch. They run one after another, all of them once before any runs
@@ -9,11 +10,15 @@ again. Of a run neither the first round counts nor the last, after which some ev
 
 import argparse
 import json
+import os
+import platform
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -22,14 +27,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.peers import PEERS, Against
+from bench.pictures import draw
 from bench.trial import BenchError, Program, Trial, measure
-from bench.work import Work, draw
+from bench.work import Work
+from common.data.cifar import CIFAR10
 from deploy.environment import QUIET, usable_cores
 from server_app.records import RECORDS, RoundRecord
 
 BIN = Path(sys.prefix) / "bin"
 ROOT = Path(__file__).parents[1]
 LEAST_ROUNDS = 3
+FOLDER = CIFAR10.editions[0].folder
 
 
 def ours(engine: str, work: Work) -> Program:
@@ -55,11 +64,17 @@ def of_record(line: dict[str, Any]) -> Mapping[str, float]:
     return {"seconds": seconds} | ({"accuracy": found.mean} if found else {})
 
 
-def reference(module: str, *arguments: int, work: Work) -> Program:
+def reference(module: str, *shape: int, work: Work) -> Program:
     """Return a program under bench/reference."""
     argv = [sys.executable, "-m", f"bench.reference.{module}", json.dumps(asdict(work))]
     env = {**QUIET, "PYTHONPATH": str(ROOT)}
-    return Program([*argv, "rounds.jsonl", *map(str, arguments)], env=env)
+    return Program([*argv, "rounds.jsonl", *map(str, shape)], env=env)
+
+
+def peer(against: Against, work: Work) -> Program:
+    """Return another simulator's run."""
+    argv = against.command(json.dumps(asdict(work)), "rounds.jsonl", CORES)
+    return Program(argv, env={**QUIET, "PYTHONPATH": f"{against.checkout}{os.pathsep}{ROOT}"})
 
 
 CORES = usable_cores()
@@ -101,39 +116,64 @@ def table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     return shown
 
 
-def main() -> None:
-    """Measure and print the table; `--json` keeps it, with every round."""
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6, help=f"of a run, at least {LEAST_ROUNDS}")
+    parser.add_argument("--rounds", type=int, default=5, help=f"of a run, at least {LEAST_ROUNDS}")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each program")
     parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--root", type=Path, help="holds cifar-10-batches-bin; else it is drawn")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--against", type=Against.read, action="append", default=[],
+        metavar="NAME=CHECKOUT[:PYTHON]",
+        help="run another simulator from its checkout too, with its own Python; may be repeated. "
+        + "; ".join(f"{name}: {known.project}" for name, known in PEERS.items())
+        + ". All of these were run, at these commits, with Python 3.11 and torch 2.14",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, help="keep every round, and what it ran on")
     given = parser.parse_args()
     if given.rounds < LEAST_ROUNDS or given.repeats < 1:
         parser.error(f"--rounds is at least {LEAST_ROUNDS}, --repeats at least 1")
-    trials: dict[str, list[Trial]] = {name: [] for name in given.only}
+    if given.root and not (given.root / FOLDER).is_dir():
+        parser.error(f"--root: {given.root} holds no {FOLDER}")
+    return given
+
+
+def machine() -> dict[str, Any]:
+    """Return what a table is worth nothing without."""
+    versions = {name: version(name) for name in ("fedkeel", "flwr", "ray", "torch")}
+    return {"cores": CORES, "system": platform.platform(), "python": platform.python_version(),
+            **versions}  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print the table."""
+    given = arguments()
+    programs: dict[str, Callable[..., Program]] = {name: PROGRAMS[name] for name in given.only}
+    programs |= {against.name: partial(peer, against) for against in given.against}
+    trials: dict[str, list[Trial]] = {name: [] for name in programs}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and not without its children
     with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
         home = Path(folder)
         root = given.root.absolute() if given.root else home / "drawn"
         if not given.root:
             draw(root)
-        work = Work(str(root), given.rounds)
-        try:
-            for number in range(given.repeats):
-                for name in given.only:
-                    trial = measure(
-                        PROGRAMS[name](work=work), home / f"{name}-{number}", work.rounds
-                    )
-                    trials[name].append(trial)
-        except BenchError as error:
-            sys.exit(f"{name}: {error}")
+        for number in range(given.repeats):
+            work = Work(str(root), given.rounds, seed=number + 1)
+            for name, program in programs.items():
+                print(f"{name}, {number + 1} of {given.repeats}", file=sys.stderr)  # noqa: T201
+                try:
+                    trial = measure(program(work=work), home / f"{name}-{number}", given.rounds)
+                except BenchError as error:
+                    sys.exit(f"{name}: {error}")
+                trials[name].append(trial)
     rows = {name: summary(done) for name, done in trials.items()}
     title = f"seconds of a round, medians of {given.repeats} runs on {CORES} cores"
     Console().print(table(rows, title))
     if given.json:
         kept = {name: {**rows[name], "trials": [*map(asdict, trials[name])]} for name in rows}
-        given.json.write_text(json.dumps({"work": asdict(work), "programs": kept}, indent=1))
+        said = {"machine": machine(), "work": asdict(work), "programs": kept}
+        given.json.write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

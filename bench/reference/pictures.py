@@ -19,8 +19,19 @@ def read(work: Work) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].astype(np.int64)
 
 
-def deal(work: Work, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def normalised(work: Work) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return all pictures as a model wants them, and labels."""
+    pixels, labels = read(work)
+    images = pixels.astype(np.float32)
+    images /= 255
+    images -= np.array(MEAN, np.float32)[:, None, None]
+    images /= np.array(STD, np.float32)[:, None, None]
+    return images, labels
+
+
+def deal(work: Work) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the train [clients, train] and test [clients, test] pictures of each client."""
-    order = np.random.default_rng(work.seed).permutation(count)
-    each = order[: work.clients * (work.train + work.test)].reshape(work.clients, -1)
-    return each[:, : work.train], each[:, work.train :]
+    each = work.train + work.test
+    order = np.random.default_rng(work.seed).permutation(work.clients * each)
+    dealt = order.reshape(work.clients, each)
+    return dealt[:, : work.train], dealt[:, work.train :]

@@ -2,9 +2,7 @@
 
 import json
 import sys
-import time
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
@@ -12,32 +10,27 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
+from bench.reference.log import Log
 from bench.reference.net import Net
 from bench.reference.quickstart.client import app as client_app
 from bench.reference.quickstart.task import load_test, test
 from bench.work import Work
 
 app = ServerApp()
-WORK, LOG, WORKERS = Work(**json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
+WORK, LOG, WORKERS = Work(**json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, and note the time after each round."""
-    last = time.perf_counter()
+    log = Log(LOG)
 
     def note(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-        nonlocal last
-        now = time.perf_counter()
-        with LOG.open("a") as file:
-            if number:
-                file.write(json.dumps({"seconds": now - last}) + "\n")
-            file.flush()
-            if number == WORK.rounds:
-                net = Net()
-                net.load_state_dict(arrays.to_torch_state_dict())
-                file.write(json.dumps({"accuracy": test(net, load_test(WORK))}) + "\n")
-        last = time.perf_counter()
+        log.end_round() if number else log.begin()
+        if number == WORK.rounds:
+            net = Net()
+            net.load_state_dict(arrays.to_torch_state_dict())
+            log.accuracy(test(net, load_test(WORK)))
         return None
 
     torch.manual_seed(WORK.seed)

@@ -34,13 +34,13 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 def load_data(work: Work, partition: int) -> DataLoader[tuple[torch.Tensor, int]]:
     """Return the training batches of a partition."""
-    train, _ = deal(work, len(pool(work)[1]))
+    train, _ = deal(work)
     return DataLoader(Pictures(work, train[partition]), batch_size=work.batch, shuffle=True)
 
 
 def load_test(work: Work) -> DataLoader[tuple[torch.Tensor, int]]:
     """Return the test batches of all partitions."""
-    _, test = deal(work, len(pool(work)[1]))
+    _, test = deal(work)
     return DataLoader(Pictures(work, test.ravel()), batch_size=500)
 
 
@@ -63,5 +63,5 @@ def train(net: Net, batches: DataLoader[tuple[torch.Tensor, int]], lr: float) ->
 def test(net: Net, batches: DataLoader[tuple[torch.Tensor, int]]) -> float:
     """Return the accuracy."""
     net.eval()
-    right = sum((net(images).argmax(1) == labels).sum().item() for images, labels in batches)
+    right = sum(int((net(images).argmax(1) == labels).sum()) for images, labels in batches)
     return right / len(batches.dataset)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The work as a benchmark of flgo, whose pictures are transformed one at a time."""

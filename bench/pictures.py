@@ -1,0 +1,30 @@
+"""Drawn pictures in CIFAR-10's binary layout, so that anybody can repeat a measurement."""
+
+from pathlib import Path
+
+import numpy as np
+
+from common.data.cifar import CIFAR10
+from common.rng import stream
+
+CLASSES, SIDE, TILE = 10, 32, 4
+RECORDS = 10_000  # of a file
+LIKENESS, NOISE = 12.0, 50.0  # grey values; learnt slowly enough for accuracies to tell something
+
+
+def draw(root: Path, seed: int = 1) -> None:
+    """Write random pictures with a pattern a class, as the files of the CIFAR-10 binary archive."""
+    edition = CIFAR10.editions[0]
+    home = root / edition.folder
+    home.mkdir(parents=True)
+    tiles = stream(seed, "bench patterns").standard_normal((CLASSES, 3, SIDE // TILE, SIDE // TILE))
+    patterns = 128 + LIKENESS * tiles.repeat(TILE, axis=2).repeat(TILE, axis=3)
+    flat = patterns.reshape(CLASSES, -1).astype(np.float32)
+    for file in edition.train + edition.test:
+        rng = stream(seed, "bench pictures", file.name)
+        labels = rng.permutation(RECORDS) % CLASSES
+        pixels = rng.standard_normal((RECORDS, flat.shape[1]), dtype=np.float32)
+        pixels *= NOISE
+        pixels += flat[labels]
+        rows = np.column_stack([labels, pixels.clip(0, 255)]).astype(np.uint8)
+        (home / file.name).write_bytes(rows.tobytes())
