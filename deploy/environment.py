@@ -1,6 +1,5 @@
-"""What runs get from this machine: cores, and an environment in which Flower keeps quiet."""
+"""The environment in which Flower keeps quiet."""
 
-import os
 from collections.abc import Mapping
 
 QUIET: Mapping[str, str] = {
@@ -12,8 +11,3 @@ QUIET: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

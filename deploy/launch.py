@@ -8,8 +8,8 @@ from rich.console import Console
 
 from common.config import RunConfig
 from common.errors import ConfigError
+from common.threads import usable_cores
 from deploy.engines import Engine, Job, Resources
-from deploy.environment import usable_cores
 from deploy.order import only_one, undisturbed
 from deploy.progress import follow
 from server_app.folder import LOG, RunFolder

@@ -1,7 +1,8 @@
 """Inner products and sums of long vectors, one block of columns at a time.
 
 The vectors are separate flat arrays of up to some ten million numbers. They are never stacked:
-only a block of columns of each is in float64 at any time, so memory beyond the vectors is small.
+only a block of columns of each is copied at any time, so memory beyond the vectors is small, and
+every vector is read from memory once.
 """
 
 import math
@@ -12,20 +13,28 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from common.errors import AggregationError
+from common.threads import blocks, over_spans
 from common.types import Matrix, Vector
 
-COLUMNS = 16_384  # of one block: 128 KiB a row in float64, so a cohort's block stays in cache
+COLUMNS = 16_384  # of a block, at most
+FEWEST = 512
+BLOCK = 80 * COLUMNS  # numbers in a block: what a core's cache and its share of the next hold
 
 
-def inner_products(new: Sequence[Vector], all_: Sequence[Vector]) -> Matrix:
+def inner_products(
+    new: Sequence[Vector], all_: Sequence[Vector], *, working: DTypeLike = np.float64
+) -> Matrix:
     """Return every product new_i . all_j [len(new), len(all_)] in float64.
 
-    A row that is in both lists (the same object) is read once. The sums run over the blocks in
-    order; within a block they are the BLAS's.
+    A row that is in both lists (the same object) is read once. Within a block of columns the sums
+    are the BLAS's; over the blocks they run in order, in float64. Working in float32 is about
+    three times as fast and leaves errors of some 1e-8 |new_i| |all_j|, where float64 leaves none
+    beyond the rows' own rounding.
 
     Args:
         new: flat vectors [d], float32 or float64.
         all_: flat vectors [d], float32 or float64.
+        working: dtype that the numbers of a block are multiplied in.
 
     Raises:
         AggregationError: the vectors are not all flat and equally long.
@@ -33,15 +42,20 @@ def inner_products(new: Sequence[Vector], all_: Sequence[Vector]) -> Matrix:
     rows = list({id(row): row for row in (*all_, *new)}.values())
     place = {id(row): k for k, row in enumerate(rows)}
     left, right = [place[id(row)] for row in new], [place[id(row)] for row in all_]
-    products = np.zeros((len(new), len(all_)))
-    d = _length(rows)
-    block = np.empty((len(rows), min(COLUMNS, d)))
-    for start in range(0, d, COLUMNS):
-        part = block[:, : min(COLUMNS, d - start)]
-        for k, row in enumerate(rows):
-            part[k] = row[start : start + COLUMNS]
-        products += part[left] @ part[right].T
-    return products
+    width = _width(len(rows))
+
+    def multiply(span: slice) -> Matrix:
+        block = np.empty((len(rows), width), working)
+        products = np.zeros((len(rows), len(left)))
+        for columns in blocks(span, width):
+            part = _copied(rows, columns, block)
+            products += part @ part[left].T
+        return products
+
+    total = np.zeros((len(rows), len(left)))
+    for products in over_spans(_length(rows), multiply):
+        total += products
+    return total[right].T
 
 
 def length(vector: Vector) -> float:
@@ -64,13 +78,21 @@ def lengths_of(products: Matrix) -> tuple[Vector, Vector]:
     return lengths, np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
 
 
-def combine(weights: Any, rows: Sequence[Vector], *, dtype: DTypeLike | None = None) -> Vector:
-    """Return sum_k weights_k * rows_k [d], added up in float64 in the order of the rows.
+def combine(
+    weights: Any,
+    rows: Sequence[Vector],
+    *,
+    dtype: DTypeLike | None = None,
+    working: DTypeLike = np.float64,
+) -> Vector:
+    """Return sum_k weights_k * rows_k [d].
 
     Args:
         weights: one finite number a row [m]; a row of weight zero is not read.
         rows: at least one flat vector [d], float32 or float64, mixed or not.
         dtype: of the result; by default the one that numpy gives to the rows together.
+        working: dtype that the numbers are added up in; float32 is twice as fast, and will do
+            where the sum is not much shorter than its parts.
 
     Raises:
         AggregationError: no rows, weights that do not fit them or are not finite, or rows that
@@ -82,18 +104,32 @@ def combine(weights: Any, rows: Sequence[Vector], *, dtype: DTypeLike | None = N
             f"expected at least one row and a finite weight for each, got {len(rows)} rows "
             f"and the weights {weights}"
         )
-    d = _length(rows)
-    total = np.empty(d, dtype=dtype or np.result_type(*rows))
-    used = [(weight, row) for weight, row in zip(weights, rows, strict=True) if weight]
-    block, scaled = np.empty((2, min(COLUMNS, d)))
-    for start in range(0, d, COLUMNS):
-        width = min(COLUMNS, d - start)
-        block[:] = 0.0
-        for weight, row in used:
-            np.multiply(row[start : start + width], weight, out=scaled[:width])
-            block[:width] += scaled[:width]
-        total[start : start + width] = block[:width]
+    total = np.zeros(_length(rows), dtype=dtype or np.result_type(*rows))
+    used = [row for weight, row in zip(weights, rows, strict=True) if weight]
+    factors = weights[weights != 0].astype(working)
+    width = _width(len(used))
+
+    def add(span: slice) -> None:
+        block = np.empty((len(used), width), working)
+        for columns in blocks(span, width):
+            total[columns] = factors @ _copied(used, columns, block)
+
+    if used:
+        over_spans(total.size, add)
     return total
+
+
+def _width(rows: int) -> int:
+    """Return how many columns of so many rows make a block."""
+    return min(max(BLOCK // max(rows, 1), FEWEST), COLUMNS)
+
+
+def _copied(rows: Sequence[Vector], columns: slice, block: Any) -> Any:
+    """Return these columns of the rows [m, n], in the block's memory."""
+    part = block[:, : columns.stop - columns.start]
+    for k, row in enumerate(rows):
+        part[k] = row[columns]
+    return part
 
 
 def _length(rows: Sequence[Vector]) -> int:

@@ -99,7 +99,9 @@ class FedPCD(Method[History]):
             if mu > 0
         }
         report["active"] = len(report["multipliers"])
-        direction = mean if weights is None else combine(weights, joined.rows, dtype=mean.dtype)
+        direction = mean
+        if weights is not None:
+            direction = combine(weights, joined.rows, dtype=mean.dtype, working=joined.working)
         return Step(direction, history, report)
 
     def _bend(self, products: Matrix, rates: Vector) -> tuple[Vector | None, dict[str, Any]]:

@@ -3,16 +3,25 @@
 A method that compares the cohort with clients that are absent works on the small matrix of inner
 products. What was remembered is not multiplied again: a round costs (new rows) x (all rows) x d,
 and not (all rows)^2 x d.
+
+Rows in float32 are multiplied in float32 while that is good enough: its error, some 1e-8 of the
+lengths, grows in the answer by 1 / (the least eigenvalue of the unit rows' products). Where that
+is small, because some rows nearly depend on each other, or where numbers leave the range of
+float32 when squared, the products are made in float64.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from common.geometry import inner_products
+from common.geometry import inner_products, lengths_of
 from common.store import ClientVectors
 from common.types import ClientId, Cohort, Matrix, Vector
+
+APART = 1e-2  # least eigenvalue for float32: errors of 1e-8 stay below 1e-6 in the answer
+SHORTEST, LONGEST = 1e-12, 1e12  # lengths whose squares float32 holds, with room
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,7 @@ class Joined:
         clients: of the displacements, the cohort's first [k].
         rows: the mean, then the clients' displacements in that order [1 + k], each [d].
         products: raw inner products of the rows [1 + k, 1 + k].
+        working: the dtype that is good enough to add such rows up in.
         absent: how many of the clients are not in the cohort; they are the last.
         history: the cohort and these absent clients.
     """
@@ -30,6 +40,7 @@ class Joined:
     clients: Sequence[ClientId]
     rows: Sequence[Vector]
     products: Matrix
+    working: DTypeLike
     absent: int
     history: "History"
 
@@ -42,31 +53,38 @@ class History:
         seen: displacement [d] and round by client.
         rates: the local learning rate that each displacement was made with.
         products: raw inner products [k, k] of the displacements, in the order of `seen`.
+        exact: whether all of them were made in float64.
     """
 
     seen: ClientVectors = field(default_factory=ClientVectors)
     rates: dict[ClientId, float] = field(default_factory=dict)
     products: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    exact: bool = True
 
     def without(self, clients: Sequence[ClientId], before: int) -> "History":
         """Return the entries of other clients that were seen in round `before` or later."""
         order = list(self.seen.entries)
         young = self.seen.since(before).entries
-        kept = [c for c in order if c in young and c not in set(clients)]
-        index = [order.index(client) for client in kept]
+        gone = set(clients)
+        index = [k for k, client in enumerate(order) if client in young and client not in gone]
+        kept = [order[k] for k in index]
         return History(
             ClientVectors({client: self.seen.entries[client] for client in kept}),
             {client: self.rates[client] for client in kept},
             self.products[np.ix_(index, index)],
+            self.exact,
         )
 
-    def with_cohort(self, cohort: Cohort, order: Sequence[ClientId], products: Matrix) -> "History":
+    def with_cohort(
+        self, cohort: Cohort, order: Sequence[ClientId], products: Matrix, exact: bool
+    ) -> "History":
         """Add the cohort; `products` [k, k] are of all displacements, in the given order."""
         seen = self.seen.put(cohort.round, {u.client: u.delta for u in cohort.updates})
-        index = [list(order).index(client) for client in seen.entries]
+        place = {client: index for index, client in enumerate(order)}
+        index = [place[client] for client in seen.entries]
         rates = self.rates | {update.client: cohort.local_lr for update in cohort.updates}
         ordered = {client: rates[client] for client in seen.entries}
-        return History(seen, ordered, products[np.ix_(index, index)])
+        return History(seen, ordered, products[np.ix_(index, index)], exact)
 
     def join(self, cohort: Cohort, mean: Vector, before: int) -> Joined:
         """Put the cohort and its mean beside what is remembered of others since round `before`.
@@ -82,8 +100,43 @@ class History:
         new = [mean, *(update.delta for update in cohort.updates)]
         rows = [*new, *(entry.vector for entry in absent.seen.entries.values())]
 
-        products = inner_products(new, rows)
-        full = np.block([[products], [products[:, len(new) :].T, absent.products]])
-        full = (full + full.T) / 2  # the two halves may differ in the last bit
-        history = absent.with_cohort(cohort, clients, full[1:, 1:])
-        return Joined(clients, rows, full, len(absent.seen), history)
+        products, exact = _products(new, rows, absent)
+        history = absent.with_cohort(cohort, clients, products[1:, 1:], exact)
+        working = np.float64 if exact else np.float32
+        return Joined(clients, rows, products, working, len(absent.seen), history)
+
+
+def _products(
+    new: Sequence[Vector], rows: Sequence[Vector], absent: History
+) -> tuple[Matrix, bool]:
+    """Return the products of all rows, new ones first, and whether they were made in float64."""
+    in_float32 = all(row.dtype == np.float32 for row in rows)
+    if in_float32 and not absent.exact:
+        products = _filled(inner_products(new, rows, working=np.float32), absent.products)
+        if _far_apart(products[1:, 1:]):
+            return products, False
+        return inner_products(rows, rows), True
+    products = _filled(inner_products(new, rows), absent.products)
+    return products, not (in_float32 and _far_apart(products[1:, 1:]))
+
+
+def _filled(products: Matrix, known: Matrix) -> Matrix:
+    """Return all products from those of the new rows with all, and those of the others."""
+    new = len(products)
+    full = np.block([[products], [products[:, new:].T, known]])
+    return (full + full.T) / 2  # the two halves may differ in the last bit
+
+
+def _far_apart(products: Matrix) -> bool:
+    """Whether float32 is enough for rows with these products: no sum of them is nearly zero."""
+    lengths, scale = lengths_of(products)
+    if not (
+        np.isfinite(products).all() and (lengths > SHORTEST).all() and (lengths < LONGEST).all()
+    ):
+        return False
+    unit = products * np.outer(scale, scale)
+    try:
+        np.linalg.cholesky(unit - APART * np.eye(len(unit)))
+    except np.linalg.LinAlgError:
+        return False
+    return True

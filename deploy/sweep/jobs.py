@@ -17,7 +17,8 @@ from common.data.sources import data_root
 from common.errors import ConfigError, DeployError
 from common.files import replacing
 from common.text import one_line
-from deploy.environment import QUIET, usable_cores
+from common.threads import usable_cores
+from deploy.environment import QUIET
 from deploy.group import Group
 from deploy.order import undisturbed
 from deploy.sweep.standing import Standing, clear, let_go

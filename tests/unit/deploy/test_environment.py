@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
-from deploy.environment import QUIET, usable_cores
+from common.threads import usable_cores
+from deploy.environment import QUIET
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:
     one = next(iter(os.sched_getaffinity(0)))
     code = f"import os; os.sched_setaffinity(0, [{one}])\n"
-    code += "from deploy.environment import usable_cores; print(usable_cores())"
+    code += "from common.threads import usable_cores; print(usable_cores())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == 1
     assert usable_cores() >= 1
