@@ -32,8 +32,8 @@ class _Look:
 
     def _work(self, grid: Grid) -> None:
         try:
-            found = list(grid.pull_messages(self.messages))
-            self.replies = [m for m in found if m.metadata.reply_to_message_id in self.messages]
+            found, wanted = list(grid.pull_messages(self.messages)), set(self.messages)
+            self.replies = [m for m in found if m.metadata.reply_to_message_id in wanted]
         except BaseException as error:
             self.error = error
 

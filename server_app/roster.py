@@ -130,18 +130,21 @@ class Registry:
     ) -> None:
         self.clients, self.quorum, self.timeout, self.tell = clients, quorum, timeout, tell
         self.cards: dict[ClientId, Card] = {}
+        self._first: ClientId = ""  # of those that have a card, by id
         self._nodes: dict[ClientId, int] = {}
+        self._holders: dict[str, set[ClientId]] = {}  # by partition, those that ever held it
         self._asked: dict[str, tuple[int, float]] = {}  # message -> node, since when
         self._refusals: dict[int, _Refusal] = {}  # by node
         self._looks = Looks()
         self._names: dict[int, str] = {}  # of the nodes that are there
         self._seen = -LOOK_SECONDS
+        self._ready = Roster({})  # as of the last look
         self._met = False
 
     @property
     def first(self) -> Card:
         """The card of the first client by id; what all others must agree with."""
-        return self.cards[min(self.cards, key=by_client)]
+        return self.cards[self._first]
 
     @property
     def are_enrolled(self) -> bool:
@@ -162,13 +165,12 @@ class Registry:
             self._refusals = {n: why for n, why in self._refusals.items() if n in self._names}
             self._greet(grid, now)
             self._listen(grid, now)
-        ready = Roster.of(
-            {c: node for c, node in self._nodes.items() if node in self._names}, self.refused
-        )
-        self._met = self._met or len(ready.nodes) >= self.quorum
+            there = {c: node for c, node in self._nodes.items() if node in self._names}
+            self._ready = Roster.of(there, self.refused)
+        self._met = self._met or len(self._ready.nodes) >= self.quorum
         if not self._met:
-            self._refuse_the_hopeless(len(ready.nodes))
-        return ready
+            self._refuse_the_hopeless(len(self._ready.nodes))
+        return self._ready
 
     def _greet(self, grid: Grid, now: float) -> None:
         """Ask the nodes that are new, and after a while those that could not take part."""
@@ -218,7 +220,9 @@ class Registry:
         self._refusals.pop(node, None)
         if self._met and client not in self.cards:
             self.tell(f"client {client} joins: it {one_line(card.device)}")
+        self._first = min(self._first or client, client, key=by_client)
         self.cards[client], self._nodes[client] = card, node
+        self._holders.setdefault(card.partition, set()).add(client)
 
     def _objection(self, node: int, client: ClientId, card: Card) -> str:
         """Return why a client does not fit to those that are there; "" if it does."""
@@ -234,11 +238,10 @@ class Registry:
                 "already; give each its own partition-id"
             )
         if self.cards and (card.shape, card.classes) != (self.first.shape, self.first.classes):
-            first = min(self.cards, key=by_client)
             return (
                 f"client {client} has images {card.shape} of {card.classes} classes, client "
-                f"{first} has {self.first.shape} of {self.first.classes}; all clients must hold "
-                "the same kind of data"
+                f"{self._first} has {self.first.shape} of {self.first.classes}; all clients must "
+                "hold the same kind of data"
             )
         return ""
 
@@ -254,8 +257,9 @@ class Registry:
 
     def _holder_of(self, partition: str) -> ClientId | None:
         """Return the client that is there and holds this part of a dealt data set."""
-        there = {client for client, node in self._nodes.items() if node in self._names}
-        return next((c for c in there if partition and self.cards[c].partition == partition), None)
+        known = self._holders.get(partition, set()) if partition else set()
+        there = [client for client in known if self._nodes[client] in self._names]
+        return next((c for c in there if self.cards[c].partition == partition), None)
 
     def _refuse(self, node: int, reason: str, now: float) -> None:
         name = self._names.get(node) or str(node)

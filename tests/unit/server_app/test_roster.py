@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.grid.grid import NodeInfo
 
 from common.errors import AggregationError, ClientError
+from common.types import by_client
 from common.wire import CONFIG, Card, told_client
 from server_app.roster import Registry, Roster, by_name, wait_for_clients
 
@@ -296,3 +297,28 @@ def test_a_node_that_left_is_refused_no_more() -> None:
     assert known(grid).refused.keys() == {"71"}
     del grid.names[71]
     assert known(grid).refused == {}
+
+
+def test_to_let_a_client_in_costs_no_look_at_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A federation ten times as large is met with at most some ten times the work."""
+    looked = [0]
+
+    def counted(client: str) -> tuple[int, str]:
+        looked[0] += 1
+        return by_client(client)
+
+    class Cards(dict[str, Card]):
+        def __getitem__(self, client: str) -> Card:
+            looked[0] += 1
+            return super().__getitem__(client)
+
+    def work(clients: int) -> int:
+        looked[0] = 0
+        known = registry(clients, clients)
+        known.cards = Cards()
+        roster = known(with_cards({k: card(str(k)) for k in range(clients)}))
+        assert len(roster.nodes) == clients
+        return looked[0]
+
+    monkeypatch.setattr("server_app.roster.by_client", counted)
+    assert work(300) <= 11 * work(30)
