@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ class LiveFile:
         self._last, self._when = live, now
         try:
             with replacing(self.path, durable=False) as file:
-                file.write(json.dumps({**asdict(live), "updated": now}).encode())
+                file.write(json.dumps({**vars(live), "updated": now}).encode())
         except OSError:
             return
 

@@ -8,7 +8,7 @@ written; what stands behind the last newline is the torn end of a killed writer.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -183,7 +183,7 @@ class RoundRecord:
         Raises:
             RecordError: the record holds something that JSON cannot say.
         """
-        return {key: plain(value, key) for key, value in asdict(self).items()}
+        return {key: plain(value, key) for key, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,8 @@ def plain(value: Any, where: str) -> Any:
     """Turn a value into JSON's own types: numpy becomes Python, non-finite becomes None.
 
     Args:
-        value: nested dicts and lists of scalars, strings, None, numpy scalars and arrays.
+        value: nested dicts, lists and dataclasses of scalars, strings, None, numpy scalars and
+            arrays.
         where: the value's place in the record, for the error message.
 
     Raises:
@@ -218,6 +219,8 @@ def plain(value: Any, where: str) -> Any:
         return value if isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
+    if is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
     if isinstance(value, Mapping):
         return {str(key): plain(part, f"{where}.{key}") for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -310,7 +313,7 @@ def write_outcome(run_dir: Path, outcome: Outcome) -> None:
     Raises:
         RecordError: the file cannot be written.
     """
-    text = json.dumps(plain(asdict(outcome), "outcome"), allow_nan=False, indent=2) + "\n"
+    text = json.dumps(plain(outcome, "outcome"), allow_nan=False, indent=2) + "\n"
     _replace(run_dir / OUTCOME, text.encode())
 
 

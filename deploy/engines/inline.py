@@ -43,13 +43,14 @@ class InlineGrid(Grid):
         self._ids = count(1)
         self._replies: dict[str, Message] = {}
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
+        config = dict(run_config)  # one for all: copies would take 4 kB a node
         self._contexts = {
             FIRST_NODE + partition: Context(
                 run_id=1,
                 node_id=FIRST_NODE + partition,
                 node_config={"partition-id": partition, "num-partitions": nodes},
                 state=RecordDict(),
-                run_config=dict(run_config),
+                run_config=config,
             )
             for partition in range(nodes)
         }
