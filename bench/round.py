@@ -32,7 +32,8 @@ from bench.pictures import draw
 from bench.trial import BenchError, Program, Trial, measure
 from bench.work import Work
 from common.data.cifar import CIFAR10
-from deploy.environment import QUIET, usable_cores
+from common.threads import usable_cores
+from deploy.environment import QUIET
 from server_app.records import RECORDS, RoundRecord
 
 BIN = Path(sys.prefix) / "bin"
@@ -89,13 +90,12 @@ PROGRAMS = {
 
 def summary(trials: Sequence[Trial]) -> dict[str, float]:
     """Return medians over the counted rounds of all trials; low and high are medians of a trial."""
-    wall = [trial.wall[trial.counted] for trial in trials]
-    medians = [median(each) for each in wall]
+    medians = [median(trial.counted_wall) for trial in trials]
     return {
-        "wall": median(chain(*wall)),
+        "wall": median(chain(*(trial.counted_wall for trial in trials))),
         "low": min(medians),
         "high": max(medians),
-        "cpu": median(chain(*(trial.cpu[:-1] for trial in trials))),
+        "cpu": median(chain(*(trial.counted_cpu for trial in trials))),
         "start": median(trial.start for trial in trials),
         "accuracy": median(trial.accuracy for trial in trials),
     }

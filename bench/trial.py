@@ -60,9 +60,17 @@ class Trial:
     accuracy: float
 
     @property
-    def counted(self) -> slice:
-        """The rounds that count: caches fill in the first, and some evaluate after the last."""
-        return slice(1, len(self.wall) - 1)
+    def counted_wall(self) -> list[float]:
+        """The rounds but the first, in which caches fill, and the last, after which some evaluate.
+
+        `counted_cpu` is of the same.
+        """
+        return self.wall[1:-1]
+
+    @property
+    def counted_cpu(self) -> list[float]:
+        """See `counted_wall`."""
+        return self.cpu[:-1]
 
 
 @dataclass(frozen=True)

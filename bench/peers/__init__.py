@@ -61,14 +61,11 @@ class Against:
         name, _, places = text.partition("=")
         checkout, _, python = places.partition(":")
         if name not in PEERS or not checkout:
-            raise ArgumentTypeError(
-                f"expected NAME=CHECKOUT[:PYTHON] with one of {', '.join(PEERS)}"
-            )
-        path, needs = Path(checkout).expanduser().absolute(), PEERS[name].needs
-        if not (path / needs).is_file():
-            raise ArgumentTypeError(
-                f"{path} is no checkout of {PEERS[name].project}: it has no {needs}"
-            )
+            names = ", ".join(PEERS)
+            raise ArgumentTypeError(f'"{text}" is not NAME=CHECKOUT[:PYTHON], NAME one of {names}')
+        path, peer = Path(checkout).expanduser().absolute(), PEERS[name]
+        if not (path / peer.needs).is_file():
+            raise ArgumentTypeError(f"{path} is no checkout of {peer.project}: no {peer.needs}")
         python = str(Path(python).expanduser().absolute()) if python else sys.executable
         if not Path(python).is_file():
             raise ArgumentTypeError(f"there is no Python at {python}")

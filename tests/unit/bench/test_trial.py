@@ -1,0 +1,74 @@
+"""What is measured of a program that trains."""
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from bench import trial
+from bench.trial import BenchError, Program, Trial, measure
+
+WRITE = """
+import json, subprocess, sys, time
+def end(**said):
+    with open("rounds.jsonl", "a") as file:
+        file.write(json.dumps(said) + "\\n")
+def child(code):
+    return subprocess.Popen([sys.executable, "-S", "-c", code])
+"""
+BURN = "import time\nwhile time.process_time() < 0.3: pass"
+
+
+def program(code: str) -> Program:
+    return Program([sys.executable, "-S", "-c", WRITE + dedent(code)])
+
+
+def test_a_trial_is_what_the_program_wrote(tmp_path: Path) -> None:
+    code = """
+    time.sleep(0.3)
+    for seconds in (0.1, 0.2, 0.3): end(seconds=seconds)
+    time.sleep(0.3)
+    end(accuracy=0.7)
+    """
+    done = measure(program(code), tmp_path / "run", 3)
+    assert (done.wall, done.accuracy) == ([0.1, 0.2, 0.3], 0.7)
+    assert 0.1 < done.start < 10
+
+
+def test_cpu_of_children_counts_also_when_they_have_ended(tmp_path: Path) -> None:
+    code = f"""
+    for _ in range(3):
+        child({BURN!r}).wait()
+        end(seconds=1.0)
+        time.sleep(0.2)
+    end(accuracy=1.0)
+    """
+    done = measure(program(code), tmp_path / "run", 3)
+    assert len(done.cpu) == 2
+    assert all(0.2 < seconds < 1.5 for seconds in done.cpu)
+
+
+def test_a_program_that_fails_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=r"code 3 after 1 of 2 rounds(.|\n)*no such thing"):
+        measure(program("end(seconds=1)\nprint('no such thing')\nsys.exit(3)"), tmp_path / "a", 2)
+    with pytest.raises(BenchError, match="code 0 after 2 of 2 rounds"):  # and no accuracy
+        measure(program("end(seconds=1)\nend(seconds=1)"), tmp_path / "b", 2)
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 0.7)
+    code = "open('child', 'w').write(str(child('import time; time.sleep(60)').pid))\ntime.sleep(60)"
+    with pytest.raises(BenchError, match="not done"):
+        measure(program(code), tmp_path / "run", 1)
+    number = int((tmp_path / "run/child").read_text())
+    assert not psutil.pid_exists(number) or psutil.Process(number).status() == "zombie"
+
+
+def test_neither_the_first_round_counts_nor_the_last() -> None:
+    done = Trial(1.0, [9.0, 1.0, 2.0, 9.0], [1.0, 2.0, 9.0], 0.5)
+    assert done.counted_wall == [1.0, 2.0]
+    assert done.counted_cpu == [1.0, 2.0]
