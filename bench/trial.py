@@ -101,7 +101,7 @@ def measure(program: Program, home: Path, rounds: int) -> Trial:
                 now = _Seen(time.monotonic(), cpu_seconds(process))
                 seen += [now] * (lines - len(seen))
             if time.monotonic() - begin > PATIENCE_SECONDS:
-                raise BenchError(f"{program.argv[0]} was not done in {PATIENCE_SECONDS:.0f} s")
+                raise BenchError(f"{program.argv[0]} was not done in {PATIENCE_SECONDS:g} s")
             time.sleep(LOOK_SECONDS)
     finally:
         _kill(process)

@@ -57,12 +57,25 @@ def test_a_program_that_fails_is_quoted(tmp_path: Path) -> None:
         measure(program("end(seconds=1)\nend(seconds=1)"), tmp_path / "b", 2)
 
 
-def test_a_program_that_hangs_is_ended_with_its_children(
+def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 0.1)
+    with pytest.raises(BenchError, match="was not done in"):
+        measure(program("time.sleep(60)"), tmp_path / "run", 1)
+
+
+def test_whoever_is_interrupted_leaves_no_process_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 0.7)
-    code = "open('child', 'w').write(str(child('import time; time.sleep(60)').pid))\ntime.sleep(60)"
-    with pytest.raises(BenchError, match="not done"):
+    def interrupted(_: psutil.Process) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trial, "cpu_seconds", interrupted)  # asked at the first round's end
+    code = """
+    open("child", "w").write(str(child("import time; time.sleep(60)").pid))
+    end(seconds=1)
+    time.sleep(60)
+    """
+    with pytest.raises(KeyboardInterrupt):
         measure(program(code), tmp_path / "run", 1)
     number = int((tmp_path / "run/child").read_text())
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == "zombie"
