@@ -136,9 +136,11 @@ def _tree(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _kill(process: psutil.Popen) -> None:
-    for one in _tree(process):
+    alive = _tree(process)
+    for one in alive:
         with suppress(psutil.Error):
             one.kill()
+    psutil.wait_procs(alive)
     process.wait()
 
 
