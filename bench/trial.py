@@ -88,10 +88,11 @@ def measure(program: Program, home: Path, rounds: int) -> Trial:
     home.mkdir(parents=True)
     log, said = home / program.log, home / SAID
     seen: list[_Seen] = []
+    env = {**os.environ, "FLWR_HOME": str(home / "flwr"), **program.env}  # not the user's own
     begin = time.monotonic()
     with said.open("wb") as out:
         process = psutil.Popen(
-            program.argv, cwd=home, env={**os.environ, **program.env},
+            program.argv, cwd=home, env=env,
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
