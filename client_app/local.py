@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from client_app.device import Device, choose_device
+from client_app.memory import keep_freed_memory
 from common.config import DataConfig, RunConfig, parse
 from common.data import (
     FOLDER,
@@ -55,6 +56,7 @@ class Local:
         """This thread's model; clients that run side by side must not share one."""
         key = (self.config.model, self.data.shape, len(self.data.classes), self.device.name)
         if getattr(_thread, "key", None) != key:
+            keep_freed_memory()
             torch.set_num_threads(self.config.train.threads)
             model = build(self.config.model, self.data.shape, len(self.data.classes), seed=0)
             _thread.flat = FlatModel(model, self.device.name)
