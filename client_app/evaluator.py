@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from common.data.batches import normalise
+from common.data.batches import normalise, pictures
 from common.data.dataset import Dataset
 from common.models import FlatModel
 
@@ -52,6 +52,5 @@ def outputs_in_batches(
     flat.model.eval()
     for start in range(0, len(indices), BATCH):
         chosen = indices[start : start + BATCH]
-        pixels = torch.from_numpy(np.ascontiguousarray(data.images[chosen])).to(flat.device)
-        labels = torch.from_numpy(data.labels[chosen]).to(flat.device)
-        yield flat.model(normalise(pixels, data.mean, data.std)), labels
+        pixels, labels = pictures(data, chosen, flat.device)
+        yield flat.outputs(normalise(pixels, data.mean, data.std)), labels

@@ -1,7 +1,8 @@
 """Local training: K counted SGD steps on one flat vector of weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import fsum, isfinite
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from common.config import TrainConfig
-from common.data.batches import augment, normalise
+from common.data.batches import augment, normalise, pictures
 from common.data.dataset import Dataset
 from common.errors import ClientError
 from common.methods import LocalRule
@@ -39,28 +40,22 @@ class Trained:
     loss: float
 
 
-def batches(
-    count: int, size: int, rng: np.random.Generator, *, drop_last: bool, no_single: bool
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the positions of each batch of one epoch over `count` samples, in random order.
+def batches(count: int, size: int, *, drop_last: bool, no_single: bool) -> list[slice]:
+    """Return where in an epoch's order of `count` samples its batches lie.
 
     Args:
         count: number of samples.
         size: samples of a batch; the last one may have fewer.
-        rng: addressed generator of the epoch.
         drop_last: leave out an incomplete last batch.
         no_single: join a last batch of one sample to the one before it, since batch
             normalisation cannot train on a single value per channel.
     """
-    order = rng.permutation(count)
-    edges = list(range(0, count, size))
     if drop_last:
-        edges = edges[: count // size]
-    elif no_single and len(edges) > 1 and count - edges[-1] == 1:
-        edges.pop()
-    for index, start in enumerate(edges):
-        is_end = index == len(edges) - 1 and not drop_last
-        yield order[start : count if is_end else start + size]
+        count -= count % size
+    edges = [*range(0, count, size), count]
+    if no_single and len(edges) > 2 and edges[-1] - edges[-2] == 1:
+        del edges[-2]
+    return [slice(*edge) for edge in pairwise(edges)]
 
 
 def train(
@@ -108,42 +103,47 @@ def train(
         if isinstance(module, Dropout):
             module.generator = _generator(device, seed, path)
 
+    spans = batches(
+        len(indices),
+        plan.batch_size,
+        drop_last=plan.drop_last,
+        no_single=bool(norms) and plan.batch_size > 1,
+    )
+    rates = [lr(k) if callable(lr) else lr for k in range(plan.epochs * len(spans))]
+    losses = torch.zeros(len(rates), device=device)
+    used = np.zeros(len(indices), dtype=bool)
     optimiser = _Optimiser(flat, plan, rule)
-    losses: list[float] = []
-    sizes: list[int] = []
-    rates: list[float] = []
-    used: set[int] = set()
+    reached = spans[-1].stop if spans else 0
     for epoch in range(plan.epochs):
-        order = batches(
-            len(indices),
-            plan.batch_size,
-            stream(seed, "batches", *path, epoch),
-            drop_last=plan.drop_last,
-            no_single=bool(norms) and plan.batch_size > 1,
-        )
-        for positions in order:
-            chosen = indices[positions]
-            pixels = torch.from_numpy(np.ascontiguousarray(data.images[chosen])).to(device)
-            labels = torch.from_numpy(data.labels[chosen]).to(device)
+        order = stream(seed, "batches", *path, epoch).permutation(len(indices))
+        used[order[:reached]] = True
+        for step, span in enumerate(spans, start=epoch * len(spans)):
+            pixels, labels = pictures(data, indices[order[span]], device)
             if plan.augment:
-                rng = stream(seed, "augment", *path, len(rates))
+                rng = stream(seed, "augment", *path, step)
                 pixels = augment(pixels, rng, flip=data.flip)
-            loss = cross_entropy(model(normalise(pixels, data.mean, data.std)), labels)
-            value, rate = loss.item(), lr(len(rates)) if callable(lr) else lr
-            if not isfinite(value):
-                raise ClientError(
-                    f"the loss became {value} in local step {len(rates) + 1} (lr {rate:g}); "
-                    "lower train.lr"
-                )
             flat.gradient.zero_()
+            loss = cross_entropy(flat.outputs(normalise(pixels, data.mean, data.std)), labels)
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step(rate)
-            losses.append(value)
-            sizes.append(len(chosen))
-            rates.append(rate)
-            used.update(chosen.tolist())
-    mean = fsum(x * n for x, n in zip(losses, sizes, strict=True)) / max(sum(sizes), 1)
-    return Trained(len(rates), fsum(rates), len(used), mean)
+            optimiser.step(rates[step])
+            losses[step] = loss.detach()
+    sizes = [span.stop - span.start for span in spans] * plan.epochs
+    mean = _mean_loss(losses.tolist(), sizes, rates)
+    return Trained(len(rates), fsum(rates), int(used.sum()), mean)
+
+
+def _mean_loss(losses: list[float], sizes: list[int], rates: list[float]) -> float:
+    """Return the mean over samples, from the means of the batches.
+
+    The losses are looked at here, all at once and not after each step: a look makes the device
+    wait for the host.
+    """
+    for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=1):
+        if not isfinite(loss):
+            raise ClientError(
+                f"the loss became {loss} in local step {step} (lr {rate:g}); lower train.lr"
+            )
+    return fsum(x * n for x, n in zip(losses, sizes, strict=True)) / max(sum(sizes), 1)
 
 
 class _Optimiser:

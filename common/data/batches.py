@@ -1,16 +1,26 @@
 """Whole batches at once, on the device where they are: normalise, crop, flip. Imports torch."""
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad as pad_borders
 
+from common.data.dataset import Dataset
 from common.errors import DataError
 
 
-def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def pictures(
+    data: Dataset, chosen: NDArray[np.int64], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the chosen pictures, uint8 [b, c, h, w], and their labels, int64 [b], on a device."""
+    pixels = torch.from_numpy(data.images[chosen])
+    return pixels.to(device), torch.from_numpy(data.labels[chosen]).to(device)
+
+
+def normalise(batch: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Return (batch / 255 - mean) / std as float32 [b, c, h, w].
 
     Args:
@@ -25,9 +35,16 @@ def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
         raise DataError(
             f"{batch.shape[1]} channels in the batch, but {len(mean)} means and {len(std)} stds"
         )
-    means = torch.tensor(mean, dtype=torch.float32, device=batch.device).view(1, -1, 1, 1)
-    stds = torch.tensor(std, dtype=torch.float32, device=batch.device).view(1, -1, 1, 1)
-    return batch.to(torch.float32).div_(255).sub_(means).div_(stds)
+    scale, shift = _scale_and_shift(mean, std, batch.device)
+    return batch.to(torch.float32).mul_(scale).add_(shift)
+
+
+@lru_cache(maxsize=16)
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    means, stds = (torch.tensor(x, dtype=torch.float64).view(1, -1, 1, 1) for x in (mean, std))
+    return (1 / (255 * stds)).to(device, torch.float32), (-means / stds).to(device, torch.float32)
 
 
 def augment(batch: Tensor, rng: np.random.Generator, *, pad: int = 4, flip: bool = True) -> Tensor:

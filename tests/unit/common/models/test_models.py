@@ -96,6 +96,56 @@ def test_a_step_on_the_flat_vector_is_a_step_of_the_model() -> None:
         torch.testing.assert_close(parameter.detach(), old - parameter.grad)
 
 
+@pytest.mark.parametrize("name", ["cnn", "resnet8"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_go_through_a_model_with_their_channels_side_by_side(
+    name: str, channels: int
+) -> None:
+    """The same numbers and gradients, up to rounding, in every layer that has channels."""
+    flat = FlatModel(build(name, (channels, 32, 32), 10, seed=0))
+    pictures = torch.randn(3, channels, 32, 32, generator=torch.Generator().manual_seed(1))
+    formats: list[bool] = []
+    for module in flat.model.modules():
+        if isinstance(module, torch.nn.Conv2d | torch.nn.MaxPool2d):
+            module.register_forward_hook(
+                lambda _module, _inputs, out: formats.append(
+                    out.is_contiguous(memory_format=torch.channels_last)
+                )
+            )
+    gradients = []
+    for outputs in (flat.outputs, flat.model):
+        flat.gradient.zero_()
+        for module in flat.model.modules():
+            if isinstance(module, Dropout):
+                module.generator = torch.Generator().manual_seed(3)
+        outputs(pictures).square().sum().backward()
+        gradients.append(flat.gradient.clone())
+    half = len(formats) // 2
+    assert all(formats[:half])
+    assert not all(formats[half:])
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_without_convolutions_gets_the_pictures_as_they_are() -> None:
+    flat = FlatModel(build("mlp", (3, 4, 4), 3, seed=0))
+    pictures = torch.ones(2, 3, 4, 4)
+    assert torch.equal(flat.outputs(pictures), flat.model(pictures))
+
+
+def test_the_cnns_pool_before_relu_gives_the_bits_of_relu_before_the_pool() -> None:
+    """Ties and zeros too: of equal elements, the first is the largest either way."""
+    ends = []
+    for order in ((0, 2, 1, 3, 5, 4), range(6)):
+        model = build("cnn", (3, 20, 20), 10, seed=0).eval()
+        model.features = torch.nn.Sequential(*(model.features[k] for k in order))
+        pictures = torch.randn(4, 3, 20, 20, generator=torch.Generator().manual_seed(1)).round()
+        out = model(pictures)
+        out.square().sum().backward()
+        ends.append([out, *(p.grad for p in model.parameters())])
+    for one, other in zip(*ends, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_load_and_take_round_trip_with_buffers() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     flat = FlatModel(net)
