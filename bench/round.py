@@ -5,7 +5,8 @@
 
 All do the same work: 100 clients with 500 pictures of CIFAR-10's size each, 10 clients a round, the
 model cnn, batches of 50, one epoch. They run one after another, all of them once before any runs
-again. Of a run neither the first round counts nor the last, after which some evaluate.
+again. Of a run neither the first round counts nor the last, after which some evaluate. Where other
+processes kept more than a tenth of a core busy ("others"), the times are not worth much.
 """
 
 import argparse
@@ -89,7 +90,11 @@ PROGRAMS = {
 
 
 def summary(trials: Sequence[Trial]) -> dict[str, float]:
-    """Return medians over the counted rounds of all trials; low and high are medians of a trial."""
+    """Return medians over the counted rounds of all trials.
+
+    "low" and "high" are of single trials; "others" is the most cores that were busy with something
+    else in any.
+    """
     medians = [median(trial.counted_wall) for trial in trials]
     return {
         "wall": median(chain(*(trial.counted_wall for trial in trials))),
@@ -98,13 +103,15 @@ def summary(trials: Sequence[Trial]) -> dict[str, float]:
         "cpu": median(chain(*(trial.counted_cpu for trial in trials))),
         "start": median(trial.start for trial in trials),
         "accuracy": median(trial.accuracy for trial in trials),
+        "others": max(trial.others for trial in trials),
     }
 
 
 def table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return the table; ratios are to the fastest plain loop, where one was run."""
     shown = Table(title=title)
-    for name in ("program", "wall s", "of repeats", "CPU s", "ratio", "start s", "accuracy"):
+    names = ("program", "wall s", "runs", "CPU s", "ratio", "start s", "accuracy", "others")
+    for name in names:
         shown.add_column(name, justify="right")
     best = min((row["wall"] for name, row in rows.items() if name in PLAIN), default=None)
     for name, row in rows.items():
@@ -112,6 +119,7 @@ def table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
         shown.add_row(
             name, f"{row['wall']:.2f}", f"{row['low']:.2f}-{row['high']:.2f}",
             f"{row['cpu']:.2f}", ratio, f"{row['start']:.1f}", f"{row['accuracy']:.3f}",
+            f"{row['others']:.2f}",
         )  # fmt: skip
     return shown
 

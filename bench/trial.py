@@ -52,12 +52,14 @@ class Trial:
         wall: seconds of each round.
         cpu: CPU seconds of all its processes in each round but the first.
         accuracy: of the final model.
+        others: cores that other processes kept busy meanwhile, from the first round's end on.
     """
 
     start: float
     wall: list[float]
     cpu: list[float]
     accuracy: float
+    others: float
 
     @property
     def counted_wall(self) -> list[float]:
@@ -76,7 +78,8 @@ class Trial:
 @dataclass(frozen=True)
 class _Seen:
     time: float
-    cpu: float
+    cpu: float  # of the program
+    busy: float  # of the machine
 
 
 def measure(program: Program, home: Path, rounds: int) -> Trial:
@@ -99,7 +102,7 @@ def measure(program: Program, home: Path, rounds: int) -> Trial:
         while process.poll() is None:
             lines = log.read_bytes().count(b"\n") if log.exists() else 0
             if lines > len(seen):
-                now = _Seen(time.monotonic(), cpu_seconds(process))
+                now = _Seen(time.monotonic(), cpu_seconds(process), busy_seconds())
                 seen += [now] * (lines - len(seen))
             if time.monotonic() - begin > PATIENCE_SECONDS:
                 raise BenchError(f"{program.argv[0]} was not done in {PATIENCE_SECONDS:g} s")
@@ -116,7 +119,9 @@ def measure(program: Program, home: Path, rounds: int) -> Trial:
             f"{len(wall)} of {rounds} rounds; it said last:\n  {tail}"
         )
     cpu = [after.cpu - before.cpu for before, after in pairwise(seen[:rounds])]
-    return Trial(seen[0].time - wall[0] - begin, wall, cpu, accuracy[0])
+    first, last = seen[0], seen[rounds - 1]
+    others = (last.busy - first.busy - sum(cpu)) / max(last.time - first.time, LOOK_SECONDS)
+    return Trial(first.time - wall[0] - begin, wall, cpu, accuracy[0], max(others, 0.0))
 
 
 def cpu_seconds(process: psutil.Process) -> float:
@@ -127,6 +132,14 @@ def cpu_seconds(process: psutil.Process) -> float:
             times = one.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def busy_seconds() -> float:
+    """Return the CPU seconds of everything on this machine, with what its host took away."""
+    times = psutil.cpu_times()
+    waiting = times.idle + getattr(times, "iowait", 0.0)
+    inside = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # in user already
+    return float(sum(times) - waiting - inside)
 
 
 def _tree(process: psutil.Process) -> list[psutil.Process]:

@@ -83,9 +83,10 @@ def test_a_rounds_seconds_are_all_but_its_evaluation() -> None:
 
 
 def test_ratios_are_to_the_fastest_plain_loop() -> None:
-    trials = [Trial(1.0, [9, wall, 9], [wall, 9], 0.5) for wall in (1.0, 2.0, 4.0)]
+    trials = [Trial(1.0, [9, wall, 9], [wall, 9], 0.5, wall) for wall in (1.0, 2.0, 4.0)]
     row = summary(trials)
     assert (row["wall"], row["low"], row["high"], row["cpu"]) == (2.0, 1.0, 4.0, 2.0)
+    assert row["others"] == 4.0
     rows = {"plain-1x1": {**row, "wall": 4.0}, "inline": {**row, "wall": 3.0}}
     with Console(width=200, record=True) as console:
         console.print(table(rows, "t"))

@@ -1,5 +1,6 @@
 """What is measured of a program that trains."""
 
+import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -81,7 +82,25 @@ def test_whoever_is_interrupted_leaves_no_process_behind(
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == "zombie"
 
 
+def test_what_others_use_is_no_cpu_of_the_program(tmp_path: Path) -> None:
+    code = """
+    for _ in range(2):
+        time.sleep(0.5)
+        end(seconds=1)
+    time.sleep(0.1)
+    end(accuracy=1)
+    """
+    burning = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        done = measure(program(code), tmp_path / "run", 2)
+    finally:
+        burning.kill()
+        burning.wait()
+    assert done.others > 0.4
+    assert sum(done.cpu) < 0.2
+
+
 def test_neither_the_first_round_counts_nor_the_last() -> None:
-    done = Trial(1.0, [9.0, 1.0, 2.0, 9.0], [1.0, 2.0, 9.0], 0.5)
+    done = Trial(1.0, [9.0, 1.0, 2.0, 9.0], [1.0, 2.0, 9.0], 0.5, 0.0)
     assert done.counted_wall == [1.0, 2.0]
     assert done.counted_cpu == [1.0, 2.0]
