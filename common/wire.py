@@ -12,15 +12,18 @@ import io
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf, isfinite
 from typing import Any, Protocol, get_type_hints
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Metadata, MetricRecord, RecordDict
+from flwr.common.constant import SType
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from common.errors import WireError
+from common.geometry import all_finite
 from common.layout import Layout, Tensor
 from common.types import LOSS, LOSS_BEFORE, Buffers, ClientId, Vector
 
@@ -54,6 +57,33 @@ VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkee
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 
 
+@lru_cache(maxsize=512)
+def _head_of(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return what stands before the numbers where numpy writes such an array."""
+    head = io.BytesIO()
+    said = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(head, said)
+    return head.getvalue()
+
+
+def _read_head(data: bytes, tensor: Tensor) -> tuple[int, bool]:
+    """Return where the numbers begin, and whether they are in Fortran's order."""
+    stream = io.BytesIO(data)
+    try:
+        if npy.read_magic(stream) != (1, 0):
+            raise ValueError("an .npy version other than 1.0")
+        shape, fortran, dtype = npy.read_array_header_1_0(stream)
+    except Exception as error:  # numpy evaluates the header; a hostile one trips it in many ways
+        raise WireError(
+            f'the bytes of "{tensor.name}" are not a plain numpy array: {error}'
+        ) from None
+    if dtype != np.dtype(tensor.dtype) or dtype.hasobject or shape != tensor.shape:
+        raise WireError(
+            f'the bytes of "{tensor.name}" hold {dtype}{list(shape)}, not what the message says'
+        )
+    return stream.tell(), fortran
+
+
 def read_array(array: Array, tensor: Tensor) -> NDArray[Any]:
     """Return the array as a read-only view of the bytes that came, after checking all of it.
 
@@ -69,18 +99,10 @@ def read_array(array: Array, tensor: Tensor) -> NDArray[Any]:
             f'expected "{name}" as {tensor.dtype}{list(tensor.shape)}, '
             f"got {array.dtype}{list(array.shape)}"
         )
-    stream = io.BytesIO(array.data)
-    try:
-        if npy.read_magic(stream) != (1, 0):
-            raise ValueError("an .npy version other than 1.0")
-        shape, fortran, dtype = npy.read_array_header_1_0(stream)
-    except Exception as error:  # numpy evaluates the header; a hostile one trips it in many ways
-        raise WireError(f'the bytes of "{name}" are not a plain numpy array: {error}') from None
-    if dtype != np.dtype(tensor.dtype) or dtype.hasobject or shape != tensor.shape:
-        raise WireError(
-            f'the bytes of "{name}" hold {dtype}{list(shape)}, not what the message says'
-        )
-    start = stream.tell()
+    head, dtype, fortran = _head_of(tensor.dtype, tensor.shape), np.dtype(tensor.dtype), False
+    start = len(head)
+    if not array.data.startswith(head):  # another way to write the same, or none
+        start, fortran = _read_head(array.data, tensor)
     if len(array.data) - start != dtype.itemsize * tensor.size:
         raise WireError(
             f'"{name}" should have {dtype.itemsize * tensor.size} bytes of data, '
@@ -88,6 +110,13 @@ def read_array(array: Array, tensor: Tensor) -> NDArray[Any]:
         )
     values: NDArray[Any] = np.frombuffer(array.data, dtype, tensor.size, start)
     return values.reshape(tensor.shape, order="F" if fortran else "C")
+
+
+def _array_of(vector: Vector) -> Array:
+    """Return what Array(vector) is, with one copy instead of two."""
+    head = _head_of(str(vector.dtype), vector.shape)
+    data = b"".join((head, np.ascontiguousarray(vector).view(np.uint8).data))
+    return Array(dtype=str(vector.dtype), shape=vector.shape, stype=SType.NUMPY, data=data)
 
 
 class Codec(Protocol):
@@ -126,7 +155,7 @@ class FlatCodec:
     def pack(self, weights: Vector, buffers: Buffers) -> ArrayRecord:
         """Return {"weights": [d], "buffers": [...], "counters": [...]}; the latter if any."""
         expected, groups = self._parts()
-        record = {WEIGHTS: Array(weights)}
+        record = {WEIGHTS: _array_of(weights)}
         for key, tensors in groups.items():
             if tensors:
                 flat = np.concatenate([np.ravel(buffers[tensor.name]) for tensor in tensors])
@@ -420,7 +449,9 @@ def read_train_reply(
     """Read and check a reply, ours or an ordinary Flower client's.
 
     Ordinary clients say neither round nor steps: steps and lr_sum are then 0, which only methods
-    that need them refuse. They may report any metrics, ours none that we do not know.
+    that need them refuse. They may report any metrics, ours none that we do not know. The weights
+    are the one thing that is not looked through here: that is done, for all replies at once, when
+    they become displacements (`geometry.differences`), and `refuse_non_finite` says what is wrong.
 
     Raises:
         WireError: one reason, in words.
@@ -454,8 +485,8 @@ def read_train_reply(
             raise WireError(f"the reply is for {key} {config[key]!r}, not {expected!r}")
     weights, buffers = codec.unpack(record)
     extras = get_vectors(config)
-    for name, values in {WEIGHTS: weights, **buffers, **extras}.items():
-        _refuse_non_finite(name, values, codec.layout)
+    for name, values in {**buffers, **extras}.items():
+        refuse_non_finite(name, values, codec.layout)
     return TrainReply(
         client=str(config.get(CLIENT, "")),
         round=round,
@@ -469,10 +500,11 @@ def read_train_reply(
     )
 
 
-def _refuse_non_finite(name: str, values: NDArray[Any], layout: Layout) -> None:
-    bad = ~np.isfinite(values) if np.asarray(values).dtype.kind == "f" else np.zeros(0, bool)
-    if not bad.any():
+def refuse_non_finite(name: str, values: NDArray[Any], layout: Layout) -> None:
+    """Raise a WireError that says where `values`, the weights or something else, are not finite."""
+    if all_finite(values):
         return
+    bad = ~np.isfinite(values)
     where = name
     if name == WEIGHTS:
         hit = [tensor for tensor, span in layout.spans.items() if bad[span].any()]

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from common.errors import AggregationError, FedError, WireError
+from common.geometry import differences
+from common.layout import Layout
 from common.methods import Method
 from common.types import LOSS, ClientId, ClientUpdate, Vector
 from common.wire import (
@@ -19,11 +20,14 @@ from common.wire import (
     PERSONAL_ROUND,
     SECONDS,
     START_SECONDS,
+    WEIGHTS,
     Codec,
+    TrainReply,
     payload_bytes,
     plain_metrics,
     read_metrics,
     read_train_reply,
+    refuse_non_finite,
 )
 from server_app.options import Options
 from server_app.reasons import reason_of
@@ -35,7 +39,7 @@ ACCURACY = ("accuracy", "eval_acc")  # what ordinary clients report instead of a
 NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
 
 
-def update_of(
+def reply_of(
     message: Message,
     client: ClientId,
     state: ServerState[Any],
@@ -44,8 +48,8 @@ def update_of(
     codec: Codec,
     options: Options,
     server_round: int,
-) -> ClientUpdate:
-    """Read what a client's training came to.
+) -> TrainReply:
+    """Read what a client says of its training; its weights are not looked through yet.
 
     Raises:
         AggregationError, WireError: why the reply cannot be used, in one sentence.
@@ -74,10 +78,11 @@ def update_of(
                 f'{method.name} needs "{metric}", a number of at least 0, in the reply\'s metrics, '
                 f"got {reply.metrics.get(metric, 'none that is finite')}"
             )
-    with np.errstate(over="ignore"):
-        delta: Vector = state.weights - reply.weights
-    if not np.isfinite(delta).all():
-        raise AggregationError("its weights are too far from the model for float32 numbers")
+    return reply
+
+
+def update_of(client: ClientId, reply: TrainReply, delta: Vector) -> ClientUpdate:
+    """Return the client's reply in the server's terms, `delta` [d] being what it trained."""
     return ClientUpdate(
         client=client,
         examples=reply.examples,
@@ -118,24 +123,38 @@ class Judged:
 
 
 def judge(
-    replies: Mapping[ClientId, Message], read: Callable[[Message, ClientId], ClientUpdate]
+    replies: Mapping[ClientId, Message],
+    read: Callable[[Message, ClientId], TrainReply],
+    weights: Vector,
+    layout: Layout,
 ) -> Judged:
-    """Read every reply on its own; a bad one costs its own client and nobody else.
+    """Look at every reply on its own; a bad one costs its own client and nobody else.
 
     Args:
         replies: by client, in the clients' order.
-        read: `update_of`, told about the round.
+        read: `reply_of`, told about the round.
+        weights: the model that the clients received [d].
+        layout: of the model.
     """
     judged = Judged()
-    for client, reply in replies.items():
-        judged.bytes_up[client] = payload_bytes(reply.content) if reply.has_content() else 0
+    readable: dict[ClientId, TrainReply] = {}
+    for client, message in replies.items():
+        judged.bytes_up[client] = payload_bytes(message.content) if message.has_content() else 0
         try:
-            update = read(reply, client)
+            readable[client] = read(message, client)
+        except FedError as error:
+            judged.dropped[client] = str(error)
+    deltas, finite = differences(weights, [reply.weights for reply in readable.values()])
+    for (client, reply), delta, is_finite in zip(readable.items(), deltas, finite, strict=True):
+        try:
+            if not is_finite:
+                refuse_non_finite(WEIGHTS, reply.weights, layout)
+                raise AggregationError("its weights are too far from the model for float32 numbers")
         except FedError as error:
             judged.dropped[client] = str(error)
             continue
-        judged.updates.append(update)
-        judged.contents.append(reply.content)
+        judged.updates.append(update_of(client, reply, delta))
+        judged.contents.append(replies[client].content)
     return judged
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import AggregationError
+from common.geometry import differences
 from common.layout import Layout
 from common.methods import Method
 from common.threads import one_blas_thread
@@ -49,10 +50,12 @@ def next_state(
     """
     with one_blas_thread():
         step = method.aggregate(cohort, state.method, layout)
-    with np.errstate(over="ignore", invalid="ignore"):
-        rate = step.direction.dtype.type(server_lr)
-        weights = state.weights - (step.direction if server_lr == 1 else step.direction * rate)
-    if not np.isfinite(weights).all():
+    direction = step.direction
+    if server_lr != 1:
+        with np.errstate(over="ignore", invalid="ignore"):
+            direction = direction * direction.dtype.type(server_lr)
+    (weights,), (is_finite,) = differences(state.weights, [direction])
+    if not is_finite:
         raise AggregationError(
             f"the step of round {cohort.round} makes weights that are not finite "
             f"{weights.dtype} numbers; lower server.lr or train.lr"

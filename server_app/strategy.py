@@ -44,8 +44,8 @@ from server_app.replies import (
     judge,
     mean_metrics,
     personal_of,
+    reply_of,
     score_of,
-    update_of,
 )
 from server_app.roster import Roster, by_name, wait_for_clients
 from server_app.state import ServerState, evaluated_weights, next_state
@@ -185,13 +185,15 @@ class MethodStrategy(Strategy):
         judged = judge(
             {client: arrived[client] for client in asked.cohort if client in arrived},
             partial(
-                update_of,
+                reply_of,
                 state=state,
                 method=self.method,
                 codec=self._codec,
                 options=self.options,
                 server_round=server_round,
             ),
+            state.weights,
+            self.layout,
         )
         updates = judged.updates
         silent = [client for client in asked.cohort if client not in arrived]

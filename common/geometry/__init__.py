@@ -2,8 +2,10 @@
 
 from common.geometry.gram import (
     COLUMNS,
+    all_finite,
     combine,
     combined_length,
+    differences,
     inner_products,
     length,
     lengths_of,
@@ -28,9 +30,11 @@ __all__ = [
     "Projection",
     "Residuals",
     "Weights",
+    "all_finite",
     "check_solver",
     "combine",
     "combined_length",
+    "differences",
     "inner_products",
     "least_multipliers",
     "length",

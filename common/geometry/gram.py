@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from common.errors import AggregationError
 from common.threads import blocks, over_spans
@@ -18,6 +18,7 @@ from common.types import Matrix, Vector
 
 COLUMNS = 16_384  # of a block, at most
 FEWEST = 512
+WIDE = 2**16  # of a block of one row
 BLOCK = 80 * COLUMNS  # numbers in a block: what a core's cache and its share of the next hold
 
 
@@ -56,6 +57,38 @@ def inner_products(
     for products in over_spans(_length(rows), multiply):
         total += products
     return total[right].T
+
+
+def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], list[bool]]:
+    """Return start - end_k [d] for each flat vector, and for each whether all of it is finite."""
+    results = [np.empty_like(start) for _ in ends]
+
+    def subtract(span: slice) -> Vector:
+        squares = np.zeros(len(ends))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for columns in blocks(span, WIDE):
+                minuend = start[columns]
+                for k, (end, result) in enumerate(zip(ends, results, strict=True)):
+                    part = np.subtract(minuend, end[columns], out=result[columns])
+                    squares[k] += np.dot(part, part)  # while it is in the cache
+        return squares
+
+    squares = sum(over_spans(start.size, subtract), np.zeros(len(ends)))
+    finite = [
+        math.isfinite(square) or all_finite(result)
+        for square, result in zip(squares, results, strict=True)
+    ]
+    return results, finite
+
+
+def all_finite(values: NDArray[Any]) -> bool:
+    """Whether no number is NaN or infinite; read once, without a copy, as long as none is."""
+    if values.dtype.kind != "f":
+        return True
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = np.dot(flat, flat)
+    return math.isfinite(square) or bool(np.isfinite(flat).all())  # a square may overflow
 
 
 def length(vector: Vector) -> float:

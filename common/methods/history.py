@@ -123,8 +123,9 @@ def _products(
 def _filled(products: Matrix, known: Matrix) -> Matrix:
     """Return all products from those of the new rows with all, and those of the others."""
     new = len(products)
-    full = np.block([[products], [products[:, new:].T, known]])
-    return (full + full.T) / 2  # the two halves may differ in the last bit
+    full: Matrix = np.block([[products], [products[:, new:].T, known]])
+    symmetric: Matrix = (full + full.T) / 2  # the two halves may differ in the last bit
+    return symmetric
 
 
 def _far_apart(products: Matrix) -> bool:

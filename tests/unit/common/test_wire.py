@@ -35,6 +35,7 @@ from common.wire import (
     put_vectors,
     read_metrics,
     read_train_reply,
+    refuse_non_finite,
 )
 from tests.builders import assert_same, layout_of_size
 
@@ -237,9 +238,8 @@ def test_flb_10_where_a_bad_value_sits_is_told() -> None:
     codec = FlatCodec(MODEL)
     weights = np.zeros(7, np.float32)
     weights[[1, 2]] = np.nan, np.inf
-    record = reply(weights=weights, buffers=VALUES).record(codec)
     with pytest.raises(WireError, match=r"2 value\(s\) are NaN or infinite in a\.weight"):
-        read_train_reply(record, codec, 3)
+        refuse_non_finite(WEIGHTS, weights, MODEL)
     buffers = {**VALUES, "n.running_mean": np.array([0, np.nan], np.float32)}
     record = reply(weights=np.zeros(7, np.float32), buffers=buffers).record(codec)
     with pytest.raises(WireError, match=r"1 value\(s\) are NaN or infinite in n\.running_mean"):
