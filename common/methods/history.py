@@ -4,9 +4,9 @@ A method that compares the cohort with clients that are absent works on the smal
 products. What was remembered is not multiplied again: a round costs (new rows) x (all rows) x d,
 and not (all rows)^2 x d.
 
-Rows in float32 are multiplied in float32 while that is good enough: its error, some 1e-8 of the
-lengths, grows in the answer by 1 / (the least eigenvalue of the unit rows' products). Where that
-is small, because some rows nearly depend on each other, or where numbers leave the range of
+Long rows in float32 are multiplied in float32 while that is good enough: its error, some 1e-8 of
+the lengths, grows in the answer by 1 / (the least eigenvalue of the unit rows' products). Where
+that is small, because some rows nearly depend on each other, or where numbers leave the range of
 float32 when squared, the products are made in float64.
 """
 
@@ -20,7 +20,8 @@ from common.geometry import inner_products, lengths_of
 from common.store import ClientVectors
 from common.types import ClientId, Cohort, Matrix, Vector
 
-APART = 1e-2  # least eigenvalue for float32: errors of 1e-8 stay below 1e-6 in the answer
+LONG = 2**18  # numbers in a row from which float32 pays, and from which its errors even out
+APART = 2e-2  # least eigenvalue for float32: errors of 2e-8 stay below 1e-6 in the answer
 SHORTEST, LONGEST = 1e-12, 1e12  # lengths whose squares float32 holds, with room
 
 
@@ -110,7 +111,7 @@ def _products(
     new: Sequence[Vector], rows: Sequence[Vector], absent: History
 ) -> tuple[Matrix, bool]:
     """Return the products of all rows, new ones first, and whether they were made in float64."""
-    in_float32 = all(row.dtype == np.float32 for row in rows)
+    in_float32 = rows[0].size >= LONG and all(row.dtype == np.float32 for row in rows)
     if in_float32 and not absent.exact:
         products = _filled(inner_products(new, rows, working=np.float32), absent.products)
         if _far_apart(products[1:, 1:]):

@@ -4,8 +4,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from common import threads
 from common.errors import AggregationError
-from common.geometry import combine, combined_length, gram, inner_products, length, lengths_of
+from common.geometry import (
+    all_finite,
+    combine,
+    combined_length,
+    differences,
+    gram,
+    inner_products,
+    length,
+    lengths_of,
+)
 from common.types import Vector
 
 
@@ -127,3 +137,70 @@ def test_lengths_are_those_of_the_vectors_and_of_their_combinations() -> None:
     assert combined_length(weights, products) == pytest.approx(np.linalg.norm(weights @ rows))
     assert combined_length(np.zeros(3), products) == 0.0
     assert length(np.full(100_000, 1e30, np.float32)) == pytest.approx(1e30 * 100_000**0.5)
+
+
+# ---------------------------------------------------------------- float32, and many cores
+
+
+def test_working_in_float32_is_good_to_a_few_parts_in_a_hundred_million() -> None:
+    all_ = rows(6, 50_000, "float32")
+    exact = inner_products(all_[:3], all_)
+    fast = inner_products(all_[:3], all_, working=np.float32)
+    lengths = np.array([length(row) for row in all_])
+    error = np.abs(fast - exact) / np.outer(lengths[:3], lengths)
+    assert 0 < error.max() < 5e-8  # of 0 it would not have worked in float32
+
+
+def test_a_combination_in_float32_is_that_of_float64_up_to_float32() -> None:
+    parts, weights = rows(8, 3_000, "float32"), np.linspace(-1, 2, 8)
+    exact, fast = combine(weights, parts), combine(weights, parts, working=np.float32)
+    assert fast.dtype == exact.dtype == np.float32
+    assert 0 < np.abs(fast - exact).max() < 1e-6 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 7])
+def test_the_bits_do_not_depend_on_the_number_of_cores(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "SPAN", 100)
+    parts, weights = rows(5, 1_050, "float32"), np.linspace(-1, 1, 5)
+
+    def results() -> list[Vector]:
+        deltas, _ = differences(parts[0], parts[1:])
+        products = inner_products(parts[:2], parts, working=np.float32)
+        return [products, combine(weights, parts), *deltas]
+
+    monkeypatch.setattr(threads, "usable_cores", lambda: 1)
+    one = results()
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    for here, there in zip(results(), one, strict=True):
+        assert_array_equal(here, there)
+
+
+# ---------------------------------------------------------------- differences
+
+
+def test_differences_are_those_of_numpy_and_each_says_whether_it_is_finite() -> None:
+    start, *ends = rows(5, 300, "float32")
+    ends[1][7] = np.nan
+    ends[2][299] = -np.inf
+    ends[3][:] = 3e38  # a difference of two such numbers is none
+    start[5] = -3e38
+    results, finite = differences(start, ends)
+    with np.errstate(over="ignore"):
+        expected = [start - end for end in ends]
+    assert finite == [True, False, False, False]
+    for result, wanted in zip(results, expected, strict=True):
+        assert_array_equal(result, wanted)
+
+
+def test_large_numbers_whose_squares_overflow_are_finite() -> None:
+    _, finite = differences(np.full(300, 1e30, np.float32), [np.zeros(300, np.float32)])
+    assert finite == [True]
+    assert all_finite(np.full((3, 4), 1e30, np.float32))
+    assert all_finite(np.array(7))
+    assert not all_finite(np.array([1e30, np.nan], np.float32))
+
+
+def test_differences_with_nobody_are_none() -> None:
+    assert differences(np.zeros(3), []) == ([], [])
