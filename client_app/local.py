@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from client_app.device import Device, choose_device
-from client_app.memory import keep_freed_memory
 from common.config import DataConfig, RunConfig, parse
 from common.data import (
     FOLDER,
@@ -23,6 +22,7 @@ from common.data import (
 )
 from common.dealing import dataset_of, splits_of
 from common.errors import ClientError
+from common.memory import keep_freed_memory
 from common.models import FlatModel, build
 
 _thread = threading.local()

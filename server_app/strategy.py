@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from common.config import cohort_size
 from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
+from common.memory import keep_freed_memory
 from common.methods import Method
 from common.types import ClientId, Cohort, Step, Vector, by_client
 from common.wire import (
@@ -369,6 +370,7 @@ class MethodStrategy(Strategy):
         Unlike Flower's loop it goes on from a restored state, evaluates every `eval_every` rounds
         and after the last one, and tells the observer of each round.
         """
+        keep_freed_memory()
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         self._timeout, self._rounds = timeout, num_rounds

@@ -43,7 +43,7 @@ FLOWER = {
 CIFAR = "common/data/cifar.py"  # its pickles come from outside; it has an unpickler of its own
 TORCH_IN_COMMON = ("common/models/", "common/data/batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
-    {"errors", "files", "types", "rng", "text", "threads", "shapes"},
+    {"errors", "files", "memory", "types", "rng", "text", "threads", "shapes"},
     {"layout", "store", "metrics", "comparison", "settings", "geometry", "conformal"},
     {"methods", "models", "data", "diagnostics", "conformal_replies"},
     {"config"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client_app.memory import KEPT, TRIM_THRESHOLD, keep_freed_memory
+from common.memory import KEPT, TRIM_THRESHOLD, keep_freed_memory
 
 
 class Glibc:

@@ -1,4 +1,4 @@
-"""Memory that the trainer gives back is kept for its next step instead of the system's."""
+"""Memory that a step or a round frees is kept for the next one."""
 
 import ctypes
 from contextlib import suppress
@@ -9,16 +9,17 @@ from functools import cache
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 KEPT = 2**31 - 1
 HEAP = 64 << 20  # that of a thread, which would else be given back whole when it is empty
-LARGEST = 32 << 20  # activations of a batch are below, the server's matrices above
+LARGEST = 1 << 30  # beyond, nothing is kept: models and activations are below
 
 
 @cache
 def keep_freed_memory() -> bool:
     """Let this process keep the memory that it frees; return whether its C library can.
 
-    A training step frees its activations and the next one needs them again: returned to the system
-    in between they come back as tens of thousands of page faults an epoch, a third of its time.
-    What stays is the peak of a step. Only glibc has these settings; elsewhere nothing changes.
+    A training step frees its activations, and a round its clients' displacements, and the next one
+    needs as much again: returned to the system in between it comes back as tens of thousands of
+    page faults, a third of the time of both. What stays is the peak. Only glibc has these
+    settings; elsewhere nothing changes.
     """
     with suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
