@@ -2,30 +2,49 @@
 
     python -m bench.server [--parameters 11200000] [--replies 10] [--rows 69] [--repeats 5]
 
-Every figure is the whole `aggregate_train` of a strategy on replies as they come from the wire:
-reading and checking them, the method, the new model, and packing it. FedAvg stands beside
-Flower's FedAvg on the very same replies; FedPCD, with a history of `--rows` displacements, beside
-its floor in the same process: one matrix product of its size at the best rate that numpy and torch
-have for it here, one read of the history, and filling a matrix from the replies.
+Every figure is a whole `aggregate_train` on replies as they come from the wire: reading and
+checking them, the method, the new model, and packing it. FedAvg stands beside Flower's FedAvg on
+the very same replies, FedPCD with a history of `--rows` displacements beside its floor: one matrix
+product of its size at the best rate that numpy or torch reach here, one read of the history, and
+filling a matrix from the replies. The references run as Flower and numpy come, and with freed
+memory kept as FedKeel keeps it. Each table is made with one core and with all of them.
 """
 
-from collections.abc import Iterator
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+import torch
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from rich.console import Console
+from rich.table import Table
 
+from common.geometry import differences
 from common.layout import Layout, Tensor
-from common.methods import Method
-from common.types import Vector
-from common.wire import FlatCodec, TrainReply
+from common.memory import keep_freed_memory
+from common.methods import FedAvg, FedPCD, Method, history
+from common.methods.history import History
+from common.threads import one_blas_thread, usable_cores
+from common.types import ClientUpdate, Cohort, Vector
+from common.wire import ARRAYS, WEIGHTS, FlatCodec, TrainReply, read_array
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from server_app.roster import Roster
 from server_app.state import ServerState
 from server_app.strategy import MethodStrategy
 
-COMMON = 0.3  # length of what all displacements share, relative to what each has for itself
+ROUND = 100
+COMMON = 0.06  # what displacements share, for what each has of its own: 0, 1 or 2 times
 COLUMNS = (1024, 4096, 16384)  # of the blocks that the floor's product is tried with
 
 
@@ -33,42 +52,223 @@ def displacements(count: int, size: int, *path: int) -> Iterator[Vector]:
     """Draw displacements [d] that share a direction, as those of clients do."""
     shared = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     for number in range(count):
+        shared_part = np.float32(COMMON * (number % 3))
         own = np.random.default_rng([*path, number, 1]).standard_normal(size, dtype=np.float32)
-        own += COMMON * shared
+        own += shared_part * shared
         own *= np.float32(1e-3)
         yield own
 
 
 class Workload:
-    """A model, a round's replies to it, and a strategy that has asked for them."""
+    """A model, a round's replies to it, and strategies that have asked for them."""
 
     def __init__(self, size: int, replies: int) -> None:
+        InlineGrid(ClientApp(), 0, {}, 1).close()  # messages want to know whose they are
         self.layout = Layout((Tensor("weight", (size,)),))
         self.codec = FlatCodec(self.layout)
         self.weights = np.random.default_rng(7).standard_normal(size, dtype=np.float32)
         self.arrays = self.codec.pack(self.weights, {})
         self.clients = [str(number) for number in range(replies)]
-        self.replies = []
-        InlineGrid(ClientApp(), 0, {}, 1).close()  # messages need somebody who says whose they are
-        for client, delta in zip(self.clients, displacements(replies, size, 0), strict=True):
-            record = TrainReply(
-                client,
-                100,
-                self.weights - delta,
-                {},
-                500 + int(client),
-                10,
-                1.0,
-                metrics={"loss": 1},
-            ).record(self.codec)
-            node = FIRST_NODE + int(client)
-            order = Message(RecordDict(), node, MessageType.TRAIN)
-            order.metadata.__dict__["_message_id"] = client
-            self.replies.append(Message(record, reply_to=order))
+        self.replies = [
+            self._reply(client, self.weights - delta)
+            for client, delta in zip(self.clients, displacements(replies, size, 0), strict=True)
+        ]
 
-    def strategy(self, method: Method[Any], state: Any) -> MethodStrategy:
-        """Return a strategy whose next round is number 100."""
+    def _reply(self, client: str, weights: Vector) -> Message:
+        reply = TrainReply(client, ROUND, weights, {}, 500 + int(client), 10, 1.0)
+        order = Message(RecordDict(), FIRST_NODE + int(client), MessageType.TRAIN)
+        order.metadata.__dict__["_message_id"] = client
+        return Message(reply.record(self.codec), reply_to=order)
+
+    def history(self, rows: int) -> History:
+        """Return what FedPCD remembers of `rows` other clients, ten a round."""
+        state, method = History(), FedPCD()
+        drawn = enumerate(displacements(rows, self.layout.size, 1))
+        updates = [ClientUpdate(str(1000 + k), 500, 10, 1.0, delta) for k, delta in drawn]
+        for number, start in enumerate(range(0, rows, 10), start=ROUND - -(-rows // 10)):
+            group = Cohort(number, 1.0, 100, tuple(updates[start : start + 10]))
+            state = method.aggregate(group, state, self.layout).state
+        return state
+
+    def aggregate(self, method: Method[Any], state: Any) -> MethodStrategy:
+        """Return a strategy that waits for the replies to `aggregate_train`."""
         roster = Roster.of({c: FIRST_NODE + int(c) for c in self.clients})
         strategy = MethodStrategy(method, codec=self.codec, roster=lambda _: roster)
-        strategy.state = ServerState(99, self.weights, {}, state)
+        strategy.state = ServerState(ROUND - 1, self.weights, {}, state)
+        strategy._packed = self.arrays
+        strategy.configure_train(ROUND, self.arrays, ConfigRecord(), None)
         return strategy
+
+    def cohort(self) -> Cohort:
+        """Return what the replies come to."""
+        sent = [reply.content.array_records[ARRAYS] for reply in self.replies]
+        ends = [self.codec.unpack(record)[0] for record in sent]
+        deltas = differences(self.weights, ends)[0]
+        updates = (
+            ClientUpdate(client, 500 + int(client), 10, 1.0, delta)
+            for client, delta in zip(self.clients, deltas, strict=True)
+        )
+        return Cohort(ROUND, 1.0, 100, tuple(updates))
+
+    def filled(self, matrix: Any) -> None:
+        """Copy the replies' weights into a matrix that is there."""
+        for row, reply in zip(matrix, self.replies, strict=True):
+            array = reply.content.array_records[ARRAYS][WEIGHTS]
+            row[:] = read_array(array, Tensor(WEIGHTS, (self.layout.size,)))
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """Return the median seconds of a call, after one that does not count."""
+    taken = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return median(taken[1:])
+
+
+def whole_round(load: Workload, method: Method[Any], state: Any, repeats: int) -> float:
+    """Return the median seconds of our `aggregate_train`."""
+    taken = []
+    for _ in range(repeats + 1):
+        strategy = load.aggregate(method, state)
+        begin = time.perf_counter()
+        arrays, _ = strategy.aggregate_train(ROUND, load.replies)
+        taken.append(time.perf_counter() - begin)
+        assert arrays is not None, strategy.record
+    return median(taken[1:])
+
+
+def product_rate(new: int, rows: int) -> float:
+    """Return the best multiply-adds a second of [new, n] @ [n, rows], of numpy and torch."""
+    rates = []
+    for columns in COLUMNS:
+        block = np.random.default_rng(3).standard_normal((rows, columns), dtype=np.float32)
+        tensor, few = torch.from_numpy(block), block[:new].copy()
+        for product in (
+            lambda b=block, f=few: f @ b.T,
+            lambda b=block, f=few: b @ f.T,
+            lambda b=tensor, n=new: b[:n] @ b.T,
+            lambda b=tensor, n=new: torch.nn.functional.linear(b[:n], b),
+        ):
+            times = max(1, 2**20 // columns)
+            taken = seconds(lambda p=product, t=times: [p() for _ in range(t)], 3)
+            rates.append(times * new * rows * columns / taken)
+    return max(rates)
+
+
+def best_rate() -> float:
+    """Return the multiply-adds a second of a large product."""
+    square = np.random.default_rng(3).standard_normal((2000, 2000), dtype=np.float32)
+    return 2000**3 / seconds(lambda: square @ square, 3)
+
+
+def measured(given: argparse.Namespace) -> Mapping[str, float]:
+    """Return every figure of one child process: seconds, but for counts and errors."""
+    load = Workload(given.parameters, given.replies)
+    flower = FlowerFedAvg()
+    found = {}
+    found["Flower"] = seconds(lambda: flower.aggregate_train(ROUND, load.replies), given.repeats)
+    keep_freed_memory()
+    found["Flower, memory kept"] = seconds(
+        lambda: flower.aggregate_train(ROUND, load.replies), given.repeats
+    )
+    found["FedAvg"] = whole_round(load, FedAvg(), None, given.repeats)
+
+    state, method = load.history(given.rows), FedPCD()
+    new, all_ = given.replies, given.replies + given.rows
+    with one_blas_thread():
+        work = new * all_ * given.parameters
+        found["product"] = work / product_rate(new, all_)
+        found["product at the rate of large ones"] = work / best_rate()
+        vectors = [entry.vector for entry in state.seen.entries.values()]
+        found["read"] = seconds(lambda: [np.dot(v, v) for v in vectors], given.repeats)
+    matrix = [np.ones(given.parameters, np.float32) for _ in load.replies]
+    found["fill"] = seconds(partial(load.filled, matrix), given.repeats)
+    found["FedPCD"] = whole_round(load, method, state, given.repeats)
+
+    made, counts = history.inner_products, []
+    history.inner_products = lambda new, all_, **more: (
+        counts.append(len(new) * len(all_)) or made(new, all_, **more)
+    )
+    cohort = load.cohort()
+    step = method.aggregate(cohort, state, load.layout)
+    history.inner_products = made
+    found["products made"] = sum(counts)
+    found["active"] = step.report["active"]
+    history.LONG = given.parameters + 1  # from here on everything is multiplied in float64
+    exact = method.aggregate(cohort, state, load.layout).direction
+    found["error"] = float(np.linalg.norm(step.direction - exact) / np.linalg.norm(exact))
+    return found
+
+
+def child(given: argparse.Namespace, cores: int) -> Mapping[str, float]:
+    """Measure in a process of its own on so many cores."""
+    mine = sorted(os.sched_getaffinity(0))[:cores]
+    command = [sys.executable, "-m", "bench.server", "--child", *sys.argv[1:]]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, mine),
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def floors(found: Mapping[str, float]) -> dict[str, float]:
+    """Return FedPCD's floor, with its product at its own best rate and at that of large ones."""
+    rest = found["read"] + found["fill"]
+    return {
+        "own": found["product"] + rest,
+        "large": found["product at the rate of large ones"] + rest,
+    }
+
+
+def main() -> None:
+    """Measure and print the table; `--json` keeps it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parameters", type=int, default=11_200_000)
+    parser.add_argument("--replies", type=int, default=10)
+    parser.add_argument("--rows", type=int, default=69)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        torch.set_num_threads(1)
+        sys.stdout.write(json.dumps(measured(given)))
+        return
+    results = {cores: child(given, cores) for cores in sorted({1, usable_cores()})}
+    table = Table(
+        title=f"milliseconds of a round's aggregation, d = {given.parameters:,}, "
+        f"{given.replies} replies, {given.rows} rows of history"
+    )
+    table.add_column("")
+    for cores in results:
+        table.add_column(f"{cores} core{'s' * (cores > 1)}", justify="right")
+    shown = {
+        "Flower's FedAvg": lambda f: f"{1e3 * f['Flower']:.0f}",
+        "  with freed memory kept": lambda f: f"{1e3 * f['Flower, memory kept']:.0f}",
+        "FedAvg": lambda f: f"{1e3 * f['FedAvg']:.0f}",
+        "  of Flower's": lambda f: f"{f['FedAvg'] / f['Flower']:.2f}",
+        "  of Flower's with memory kept": lambda f: f"{f['FedAvg'] / f['Flower, memory kept']:.2f}",
+        "FedPCD": lambda f: f"{1e3 * f['FedPCD']:.0f}",
+        "floor: product, one thread": lambda f: f"{1e3 * f['product']:.0f}",
+        "  at the rate of large ones": lambda f: (
+            f"{1e3 * f['product at the rate of large ones']:.0f}"
+        ),
+        "floor: read of the history": lambda f: f"{1e3 * f['read']:.0f}",
+        "floor: filling a matrix": lambda f: f"{1e3 * f['fill']:.0f}",
+        "FedPCD of its floor": lambda f: f"{f['FedPCD'] / floors(f)['own']:.2f}",
+        "  of that at the rate of large ones": lambda f: f"{f['FedPCD'] / floors(f)['large']:.2f}",
+        "inner products made": lambda f: f"{f['products made']:.0f}",
+        "active constraints": lambda f: f"{f['active']:.0f}",
+        "error against float64": lambda f: f"{f['error']:.0e}",
+    }
+    for name, show in shown.items():
+        table.add_row(name, *(show(found) for found in results.values()))
+    Console().print(table)
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

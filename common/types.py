@@ -100,14 +100,14 @@ class Cohort:
         No [m, d] copy is made, and the bits do not depend on how a BLAS adds up.
         """
         deltas = [update.delta for update in self.updates]
-        total = np.zeros_like(deltas[0])
+        total = np.empty_like(deltas[0])
         factors = shares.astype(total.dtype)
 
         def add(span: slice) -> None:
             scaled = np.empty(MEAN_COLUMNS, total.dtype)
             for columns in blocks(span, MEAN_COLUMNS):
-                part = total[columns]
-                for factor, delta in zip(factors, deltas, strict=True):
+                part = np.multiply(deltas[0][columns], factors[0], out=total[columns])
+                for factor, delta in zip(factors[1:], deltas[1:], strict=True):
                     part += np.multiply(delta[columns], factor, out=scaled[: part.size])
 
         over_spans(total.size, add)

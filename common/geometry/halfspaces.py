@@ -9,10 +9,11 @@ whose dual is  min 1/2 |F mu|^2 - b . mu,  mu >= 0,  with z = F mu. F comes stra
 (QR) where they are at hand, so that the conditioning of the problem is not squared, and from
 their Gram matrix where only that exists.
 
-`common.geometry.least_distance` finds z.
+`common.geometry.least_distance` finds z. Rows that lack nothing at the answer have no part in it,
+so of many rows only few are ever factored (`least_multipliers`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from common.types import Matrix, Vector
 TRUSTED = 1e-6  # largest residual with which an answer, of this or another program, is used
 FLOAT32 = 1e-7  # what is left of a sum of unit rows that is zero, once they are in float32
 INDEFINITE = 1e-6  # how far below zero, per row, an eigenvalue of a unit Gram matrix may be
+FEW = 200  # rows that may come in at once, if those that are in are not more
+BAND = 64  # rows of a large matrix that are checked at once
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def project_onto_halfspaces(
     program = Program(factor, gaps / (size or 1.0), blur=10 * ROUNDING)
     answer = shortest(program, floors, lengths, solver)
 
-    point = target + size * (basis @ answer.push) if answer.multipliers.any() else target
+    point = target + size * (basis @ answer.push) if answer.multipliers.any() else target.copy()
     drift = np.linalg.norm(point - target - size * (answer.multipliers @ units))
     slack = units @ point - levels
     reach = max(size, float(np.linalg.norm(point)))
@@ -136,32 +139,111 @@ def least_multipliers(
     (which is also what is left of an exact conflict after the rows were rounded to float32) while
     they ask for more than a millionth of the larger of target and largest gap.
 
+    The time goes with the rows that lack something, here or on the way to the answer, and hardly
+    with those that never do: only the former are factored, and residuals are of all. So are the
+    checks, except for eigenvalues: they are those of the rows factored.
+
     Args:
-        gram: inner products [m, m] in float64; rows of any length, zeros included.
+        gram: inner products [m, m] in float64, never copied; rows of any length, zeros included.
         gaps: what each row [m] lacks at the target.
         target_length: of the target, if known; gaps within rounding of it count as no gap.
         solver: a QP solver that qpsolvers has, asked first; or "exact".
 
     Raises:
         AggregationError: shapes that do not fit, a number that is not finite, or a matrix that
-            is not symmetric and positive semidefinite up to rounding.
+            is not symmetric, or not positive semidefinite, up to rounding.
         ConfigError: no such solver.
     """
     m = np.size(gaps)
     gram, gaps = _checked("gram", gram, (m, m)), _checked("gaps", gaps, (m,))
     target_length = float(_checked("target_length", target_length, ()))
     lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    unit, factor, noise = _factored(gram, lengths)
+    _check_products(gram, lengths)
     unit_gaps = _per_length("gaps", gaps, lengths)
     size = float(max(target_length, unit_gaps.max(initial=0.0)))
-    blur = max(FLOAT32, np.sqrt(noise))
-    program = Program(factor, unit_gaps / (size or 1.0), blur=blur)
-    answer = shortest(program, gaps, lengths, solver)
+    answer, gains = _row_by_row(gram, lengths, gaps, unit_gaps / (size or 1.0), solver)
 
-    slack = unit @ (size * answer.multipliers) - unit_gaps
+    slack = size * gains - unit_gaps
     reach = size * max(1.0, float(np.linalg.norm(answer.push)))
     below = float(np.maximum(-answer.multipliers, 0.0).max(initial=0.0))
     return Multipliers(**_common(answer, lengths, size, slack, below, reach))
+
+
+def _row_by_row(
+    gram: Matrix, lengths: Vector, floors: Vector, gaps: Vector, solver: str
+) -> tuple[Answer, Vector]:
+    """Solve for a few rows, see what the others lack then, let the worst of them in, and so on.
+
+    Once no row outside lacks anything the answer is that of all rows; a conflict of the rows
+    inside is one of all. Rows without a multiplier leave, but only once each: a faint conflict
+    could let them in for ever. So a row comes in twice at most, and this ends within 2 m turns.
+
+    Args:
+        gram: inner products [m, m] of rows of these lengths [m].
+        floors: of which only the sign matters [m], and only for rows of zeros.
+        gaps: of the rows at unit length [m], in the problem's own size.
+        solver: as in `least_multipliers`.
+
+    Returns:
+        The answer, and what its point gains along each unit row [m].
+    """
+    m = gaps.size
+    scale = np.divide(1.0, lengths, out=np.zeros(m), where=lengths > 0)
+    asked = np.where((lengths == 0) & (floors > 0), np.inf, gaps)
+    inside, left = np.zeros((2, m), dtype=bool)
+    while True:
+        rows = np.flatnonzero(inside)
+        program = _program(gram[np.ix_(rows, rows)], lengths[rows], gaps[rows])
+        answer = shortest(program, floors[rows], lengths[rows], solver)
+        pulls, conflict = np.zeros((2, m))
+        pulls[rows], conflict[rows] = answer.multipliers, answer.conflict
+        active = np.flatnonzero(pulls)
+        gains = (pulls * scale)[active] @ gram[active] * scale
+
+        room = ROUNDING * (1.0 + np.abs(gaps) + pulls.sum())
+        lack = np.where(inside, 0.0, asked - gains - room)
+        wanting = np.flatnonzero(lack > 0)
+        if not answer.feasible or not wanting.size:
+            return replace(answer, multipliers=pulls, conflict=conflict), gains
+        stay = (pulls > 0) | (inside & left)
+        left |= inside & ~stay
+        order = np.argsort(-lack[wanting], kind="stable")
+        inside = stay
+        inside[wanting[order[: max(FEW, np.count_nonzero(stay))]]] = True
+
+
+def _program(products: Matrix, lengths: Vector, gaps: Vector) -> Program:
+    """Return the program of few rows from their inner products [k, k], its factor F [k, k]."""
+    k = len(products)
+    bounds = np.outer(lengths, lengths)
+    unit = np.divide(products, bounds, out=np.zeros_like(bounds), where=bounds > 0)
+    values, vectors = np.linalg.eigh((unit + unit.T) / 2)
+    if values.min(initial=0.0) < -INDEFINITE * k:
+        raise AggregationError(
+            f"expected a positive semidefinite gram, got the eigenvalue {values.min()} with "
+            f"{k} of its rows at unit length; build it with inner_products"
+        )
+    noise = k * np.finfo(np.float64).eps * float(values.max(initial=0.0))
+    factor = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    return Program(factor, gaps, blur=max(FLOAT32, np.sqrt(noise)))
+
+
+def _check_products(gram: Matrix, lengths: Vector) -> None:
+    """Refuse a matrix [m, m] that is not symmetric, or has products longer than their rows."""
+    for start in range(0, len(gram), BAND):
+        band = slice(start, start + BAND)
+        bounds = np.outer(lengths[band], lengths[start:])
+        these, those = gram[band, start:], gram[start:, band].T
+        odd = (np.abs(these) > bounds * (1 + INDEFINITE)) | (
+            np.abs(these - those) > bounds * INDEFINITE
+        )
+        if odd.any():
+            i, j = start + np.argwhere(odd)[0]
+            raise AggregationError(
+                f"expected inner products in gram, got {gram[i, j]} and {gram[j, i]} for rows {i} "
+                f"and {j} with the squares {gram[i, i]} and {gram[j, j]}; build it with "
+                "inner_products"
+            )
 
 
 def _common(
@@ -184,39 +266,16 @@ def _common(
     }
 
 
-def _factored(gram: Matrix, lengths: Vector) -> tuple[Matrix, Matrix, float]:
-    """Return the unit Gram matrix [m, m], F [m, m], and how much of an eigenvalue is rounding."""
-    m = len(gram)
-    bounds = np.outer(lengths, lengths)
-    odd = (np.abs(gram) > bounds * (1 + INDEFINITE)) | (np.abs(gram - gram.T) > bounds * INDEFINITE)
-    if odd.any():
-        i, j = np.argwhere(odd)[0]
-        raise AggregationError(
-            f"expected inner products in gram, got {gram[i, j]} and {gram[j, i]} for rows {i} and "
-            f"{j} with the squares {gram[i, i]} and {gram[j, j]}; build it with inner_products"
-        )
-    unit = np.divide(gram, bounds, out=np.zeros_like(bounds), where=bounds > 0)
-    values, vectors = np.linalg.eigh((unit + unit.T) / 2)
-    if values.min(initial=0.0) < -INDEFINITE * m:
-        raise AggregationError(
-            f"expected a positive semidefinite gram, got the eigenvalue {values.min()} with its "
-            "rows at unit length; build it with inner_products"
-        )
-    noise = m * np.finfo(np.float64).eps * float(values.max(initial=0.0))
-    return unit, np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T, noise
-
-
 def _checked(name: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return a float64 copy of an argument of the given shape, every number finite."""
+    """Return an argument in float64, of the given shape, every number finite."""
     try:
-        array = np.array(value, dtype=np.float64)
+        array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise AggregationError(f"expected numbers in {name}: {error}") from None
     if array.shape != shape:
         raise AggregationError(f"expected {name} of the shape {shape}, got {array.shape}")
-    bad = np.argwhere(~(np.abs(array) <= LARGEST))
-    if len(bad):
-        place = tuple(bad[0])
+    if not -LARGEST <= array.min(initial=0.0) <= array.max(initial=0.0) <= LARGEST:
+        place = tuple(np.argwhere(~(np.abs(array) <= LARGEST))[0])
         where = f" in row {place[0]}; leave out whoever sent it" if place else ""
         raise AggregationError(
             f"expected finite numbers within {LARGEST:g} in {name}, got {array[place]}{where}"

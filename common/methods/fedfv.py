@@ -77,8 +77,7 @@ class FedFV(Method[History]):
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Project the conflicts away; remember the cohort."""
-        mean = cohort.mean(cohort.equal_shares)
-        joined = state.join(cohort, mean, before=cohort.round - self._oldest)
+        joined = state.join(cohort, cohort.equal_shares, before=cohort.round - self._oldest)
         seen = joined.history.seen.entries
         ages = cohort.round - np.array([seen[client].round for client in joined.clients])
         gram = joined.products[1:, 1:]
@@ -98,7 +97,7 @@ class FedFV(Method[History]):
             "cosine": 1.0,
         }
         if not within + beyond:
-            return Step(mean, joined.history, report)
+            return Step(joined.mean, joined.history, report)
         direction, report["cosine"] = _at_length(weights, joined.rows, joined.products)
         return Step(direction, joined.history, report)
 

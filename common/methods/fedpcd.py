@@ -86,8 +86,7 @@ class FedPCD(Method[History]):
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Bend the cohort's mean; remember the cohort."""
-        mean = cohort.mean(cohort.shares)
-        joined = state.join(cohort, mean, before=cohort.round - self.history)
+        joined = state.join(cohort, cohort.shares, before=cohort.round - self.history)
         clients, history = joined.clients, joined.history
 
         rates = np.array([cohort.local_lr, *(history.rates[client] for client in clients)])
@@ -99,9 +98,10 @@ class FedPCD(Method[History]):
             if mu > 0
         }
         report["active"] = len(report["multipliers"])
-        direction = mean
+        direction = joined.mean
         if weights is not None:
-            direction = combine(weights, joined.rows, dtype=mean.dtype, working=joined.working)
+            dtype = direction.dtype
+            direction = combine(weights, joined.rows, dtype=dtype, working=joined.working)
         return Step(direction, history, report)
 
     def _bend(self, products: Matrix, rates: Vector) -> tuple[Vector | None, dict[str, Any]]:

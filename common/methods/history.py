@@ -45,6 +45,11 @@ class Joined:
     absent: int
     history: "History"
 
+    @property
+    def mean(self) -> Vector:
+        """The cohort's mean [d]."""
+        return self.rows[0]
+
 
 @dataclass(frozen=True)
 class History:
@@ -87,38 +92,48 @@ class History:
         ordered = {client: rates[client] for client in seen.entries}
         return History(seen, ordered, products[np.ix_(index, index)], exact)
 
-    def join(self, cohort: Cohort, mean: Vector, before: int) -> Joined:
+    def join(self, cohort: Cohort, shares: Vector, before: int) -> Joined:
         """Put the cohort and its mean beside what is remembered of others since round `before`.
 
         Args:
             cohort: the round's replies; what was remembered of these clients is left out.
-            mean: any mean of theirs [d].
+            shares: the weight of each reply in the mean [m], adding up to 1.
             before: the round of the oldest displacement that still counts.
         """
         present = [update.client for update in cohort.updates]
         absent = self.without(present, before)
         clients = [*present, *absent.seen.entries]
-        new = [mean, *(update.delta for update in cohort.updates)]
-        rows = [*new, *(entry.vector for entry in absent.seen.entries.values())]
-
-        products, exact = _products(new, rows, absent)
+        rows = [
+            cohort.mean(shares),
+            *(update.delta for update in cohort.updates),
+            *(entry.vector for entry in absent.seen.entries.values()),
+        ]
+        products, exact = _products(rows, shares, absent)
         history = absent.with_cohort(cohort, clients, products[1:, 1:], exact)
         working = np.float64 if exact else np.float32
         return Joined(clients, rows, products, working, len(absent.seen), history)
 
 
-def _products(
-    new: Sequence[Vector], rows: Sequence[Vector], absent: History
-) -> tuple[Matrix, bool]:
-    """Return the products of all rows, new ones first, and whether they were made in float64."""
+def _products(rows: Sequence[Vector], shares: Vector, absent: History) -> tuple[Matrix, bool]:
+    """Return the products of the mean, the cohort and the absent, and whether all are exact."""
+    new = len(shares)
     in_float32 = rows[0].size >= LONG and all(row.dtype == np.float32 for row in rows)
     if in_float32 and not absent.exact:
-        products = _filled(inner_products(new, rows, working=np.float32), absent.products)
-        if _far_apart(products[1:, 1:]):
-            return products, False
+        fast = inner_products(rows[1 : 1 + new], rows[1:], working=np.float32)
+        products = _filled(fast, absent.products)
+        if _far_apart(products):
+            return _with_mean(products, shares), False
         return inner_products(rows, rows), True
-    products = _filled(inner_products(new, rows), absent.products)
+    products = _filled(inner_products(rows[: 1 + new], rows), absent.products)
     return products, not (in_float32 and _far_apart(products[1:, 1:]))
+
+
+def _with_mean(products: Matrix, shares: Vector) -> Matrix:
+    """Put the mean of the first rows before all rows: its products follow from theirs."""
+    first = shares @ products[: len(shares)]
+    square = first[: len(shares)] @ shares
+    full: Matrix = np.block([[square, first], [first[:, None], products]])
+    return full
 
 
 def _filled(products: Matrix, known: Matrix) -> Matrix:
