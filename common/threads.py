@@ -10,6 +10,7 @@ from typing import TypeVar
 from threadpoolctl import ThreadpoolController
 
 SPAN = 2**18  # columns that one thread works on before it takes others
+FEW = 2**22  # columns that one thread is through with before others would have begun
 T = TypeVar("T")
 
 
@@ -25,7 +26,7 @@ def over_spans(size: int, work: Callable[[slice], T]) -> list[T]:
     the results has the same bits on any number of cores.
     """
     spans = [slice(start, min(start + SPAN, size)) for start in range(0, size, SPAN)]
-    workers = min(usable_cores(), len(spans))
+    workers = 1 if size < FEW else min(usable_cores(), len(spans))
     if workers < 2:
         return [work(span) for span in spans]
     with ThreadPoolExecutor(workers, thread_name_prefix="span") as pool:

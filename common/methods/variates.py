@@ -11,6 +11,7 @@ c_i+ = c_i - c + (w_received - w) / sum(lr).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -36,9 +37,9 @@ class Variates:
     clients: int = 0
     own: ClientVectors = field(default_factory=ClientVectors)
 
-    @property
+    @cached_property
     def mean(self) -> Vector:
-        """The server's variate c [v], float64."""
+        """The server's variate c [v], float64; the round's orders share it."""
         return self.total / max(self.clients, 1)
 
     def replaced(

@@ -163,6 +163,7 @@ def test_the_bits_do_not_depend_on_the_number_of_cores(
     cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "SPAN", 100)
+    monkeypatch.setattr(threads, "FEW", 1_000)
     parts, weights = rows(5, 1_050, "float32"), np.linspace(-1, 1, 5)
 
     def results() -> list[Vector]:
