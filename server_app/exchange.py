@@ -8,7 +8,7 @@ or whose reply cannot be read, holds up nobody.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
@@ -21,7 +21,8 @@ from server_app.looks import Looks, push, was_lost
 from server_app.reasons import reason_of
 from server_app.roster import Roster
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.4  # seconds between two looks for replies
+PAUSE = 0.02  # between two looks for replies, as a share of the time waited so far
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.4  # seconds
 LOOK_SECONDS = 1.0  # between two looks at who is there
 SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
@@ -125,7 +126,8 @@ class Post:
             lost.update({c: _Lost(NOT_PUSHED, now) for c in contents if c not in known})
 
         send(contents, roster(grid))
-        for pause in _pauses():
+        while True:
+            pause = pause_after(time.monotonic() - begin)
             for name, reply in self._pull(grid, pending, pause):
                 client, now = pending.pop(name).client, time.monotonic()
                 if isinstance(reply, str):
@@ -221,8 +223,6 @@ def _spare(enough: int) -> str:
     return f"not among the first {enough} replies"
 
 
-def _pauses() -> Iterator[float]:
-    pause = SHORTEST_PAUSE
-    while True:
-        yield pause
-        pause = min(1.5 * pause, LONGEST_PAUSE)
+def pause_after(waited: float) -> float:
+    """Return the seconds until the next look for replies, which may come that much too late."""
+    return min(max(SHORTEST_PAUSE, PAUSE * waited), LONGEST_PAUSE)

@@ -11,7 +11,7 @@ from flwr.supercore.run import RunNotRunningException
 from httpx import ConnectTimeout, HTTPError
 
 from common.wire import LATE_SECONDS
-from server_app.exchange import LATE, NOT_PUSHED, Answers, Post, Terms
+from server_app.exchange import LATE, NOT_PUSHED, Answers, Post, Terms, pause_after
 from server_app.looks import APART
 from server_app.roster import Roster
 
@@ -326,3 +326,9 @@ def test_a_superlink_that_hangs_for_a_while_costs_nobody_the_round() -> None:
 def test_that_the_run_is_over_at_the_superlink_ends_the_exchange(error: Exception) -> None:
     with pytest.raises(type(error)):
         Flower({"a": [(NEVER, None)]}, nobody=error).exchange(Terms(5))
+
+
+def test_a_round_is_at_most_a_few_per_cent_longer_than_its_replies_take() -> None:
+    for waited in (0.0, 0.1, 0.5, 2.0, 8.0, 60.0, 3600.0):
+        assert 0.01 <= pause_after(waited) <= max(0.02, 0.03 * waited)
+    assert pause_after(3600.0) <= 0.5
