@@ -2,7 +2,7 @@
 
 import logging
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from server_app.conformal import Ask, conformal_of, write_conformal
 from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
 from server_app.live import Live
-from server_app.partition import note_partition
+from server_app.partition import partition_noted
 from server_app.records import RecordError
 from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
 from server_app.state import ServerState
@@ -63,13 +63,13 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         first = FlatCodec(model.layout).pack(model.take_weights(), model.take_buffers())
         if registry.are_enrolled:
             refuse_what_no_superlink_carries(model.layout)
-        elif config.data.name != OWN:  # this machine deals the data
-            note_partition(folder.path, config)
+        deals = not registry.are_enrolled and config.data.name != OWN  # this machine does
         strategy = strategy_of(config, model, registry, folder)
         strategy.state, warnings = folder.restore(model.layout)
         for warning in warnings:
             logger.warning(warning)
-        strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
+        with partition_noted(folder.path, config) if deals else nullcontext():
+            strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
         assert strategy.state is not None
         if strategy.state.round == 0:
             raise AggregationError("no round changed the model; see the records for the reasons")

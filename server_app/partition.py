@@ -2,6 +2,9 @@
 
 import json
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,6 +54,17 @@ def note_partition(run_dir: Path, config: RunConfig) -> None:
             file.write(text.encode())
     except (DataError, OSError) as error:
         logger.warning("who holds which classes is not noted: %s", error)
+
+
+@contextmanager
+def partition_noted(run_dir: Path, config: RunConfig) -> Iterator[None]:
+    """Note the partition beside what is done meanwhile: it may have to load the data set."""
+    noting = threading.Thread(target=note_partition, args=(run_dir, config), daemon=True)
+    noting.start()
+    try:
+        yield
+    finally:
+        noting.join()
 
 
 def read_partition(run_dir: Path) -> Partition | None:

@@ -1,6 +1,7 @@
 """A run notes who holds which classes, where it knows."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,13 @@ import pytest
 
 from common.config import parse
 from common.dealing import dataset_of, splits_of
-from server_app.partition import PARTITION, note_partition, partition_of, read_partition
+from server_app.partition import (
+    PARTITION,
+    note_partition,
+    partition_noted,
+    partition_of,
+    read_partition,
+)
 
 CONFIG = parse({"clients": 7, "data.alpha": 0.3, "data.calibration-fraction": 0.2, "seed": 5})
 
@@ -24,6 +31,15 @@ def test_the_counts_are_those_of_the_samples_that_clients_train_on(tmp_path: Pat
         assert sum(counts) == len(split.train)
         assert {k for k, count in enumerate(counts) if count} == set(data.labels[split.train])
     assert np.sum(list(found.clients.values())) < len(data)  # tests and calibration are apart
+
+
+def test_it_is_noted_when_what_goes_on_meanwhile_is_over_or_has_failed(tmp_path: Path) -> None:
+    for name in ("over", "failed"):
+        (folder := tmp_path / name).mkdir()
+        with suppress(KeyboardInterrupt), partition_noted(folder, CONFIG):
+            if name == "failed":
+                raise KeyboardInterrupt
+        assert read_partition(folder) == partition_of(CONFIG)
 
 
 def test_without_the_data_it_is_said_and_nothing_is_written(
