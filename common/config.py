@@ -123,6 +123,9 @@ class ServerConfig(Settings):
     )
     checkpoint_every: int = setting(5, "rounds between checkpoints; 0 keeps none", low=0)
     keep_checkpoints: int = setting(2, "newest checkpoints kept", low=1)
+    on_disk: bool = setting(
+        False, "keep what the method remembers of clients in files instead of in memory"
+    )
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,7 @@ NOT_IN_RESULTS = (
     "rounds", "names", "name", "out", "resume", "eval-every", "data.root", "data.download",
     "train.device", "server.quorum", "server.retries", "server.patience",
     "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
-    "server.checkpoint-every", "server.keep-checkpoints",
+    "server.checkpoint-every", "server.keep-checkpoints", "server.on-disk",
     *(f"diagnostics.{key}" for key in DiagnosticsConfig().to_table()),
     *(f"conformal.{key}" for key in ConformalConfig().to_table()),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from server_app.conformal import Ask, conformal_of, write_conformal
 from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
 from server_app.live import Live
+from server_app.mapped import MAPPED, MappedFiles
 from server_app.partition import partition_noted
 from server_app.records import RecordError
 from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
@@ -167,4 +168,5 @@ def strategy_of(
         expected=config.expected_clients,
         observer=folder,
         diagnose=Diagnosis(config, model) if config.diagnostics.every else None,
+        put_away=MappedFiles(folder.path / MAPPED) if config.server.on_disk else None,
     )

@@ -7,7 +7,7 @@ previous one; a torn or foreign file is refused by its CRC or its description.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -158,7 +158,8 @@ def _restore(kind: Any, tree: Any, arrays: Mapping[str, Any], method_state: Any 
         )
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
-        if tree.keys() != {f.name for f in fields(kind)}:
+        missing = [f for f in fields(kind) if f.name not in tree]  # an older version's have less
+        if not tree.keys() <= hints.keys() or any(_has_no_default(f) for f in missing):
             raise CheckpointError(f"{kind.__name__} has other fields than the file")
         values = {
             name: _restore(
@@ -175,3 +176,7 @@ def _restore(kind: Any, tree: Any, arrays: Mapping[str, Any], method_state: Any 
         item = get_origin(kind) and getattr(kind, "__args__", (None, None))[1]
         return {key: _restore(item, part, arrays) for key, part in tree.items()}
     return tree
+
+
+def _has_no_default(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING

@@ -90,6 +90,7 @@ class MethodStrategy(Strategy):
         expected: names of clients that should be there, for the message when they are not.
         observer: sees each round.
         diagnose: looks at the updates of each round that changed the model; changes nothing.
+        put_away: returns an equal state that is kept in the new one's place.
         train_metrics_aggr_fn: as in Flower's FedAvg.
         evaluate_metrics_aggr_fn: as in Flower's FedAvg.
     """
@@ -106,6 +107,7 @@ class MethodStrategy(Strategy):
         expected: tuple[ClientId, ...] = (),
         observer: Observer | None = None,
         diagnose: Diagnose | None = None,
+        put_away: Callable[[ServerState[Any]], ServerState[Any]] | None = None,
         train_metrics_aggr_fn: MetricsFn | None = None,
         evaluate_metrics_aggr_fn: MetricsFn | None = None,
     ) -> None:
@@ -122,6 +124,7 @@ class MethodStrategy(Strategy):
         self._roster = Roster({})
         self.observer = observer
         self.diagnose = diagnose
+        self.put_away = put_away or (lambda state: state)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.state: ServerState[Any] | None = None
@@ -216,13 +219,14 @@ class MethodStrategy(Strategy):
         else:
             cohort = Cohort(server_round, asked.lr, self._size, tuple(updates))
             try:
-                self.state, step = next_state(
+                following, step = next_state(
                     state, cohort, self.method, self.layout, self.options.server_lr
                 )
                 report = step.report
             except FedError as error:
                 void = f"no step could be formed: {error}"
             else:
+                self.state = self.put_away(following)
                 diagnostics = self._diagnosed(state, cohort, step)
         self.record = RoundRecord(
             round=server_round,
@@ -525,6 +529,7 @@ class MethodStrategy(Strategy):
         codec: Codec = self.codec or NamedCodec.of(arrays, self.buffers)
         self.codec = codec
         if self.state is not None and self._packed is None:  # restored from a checkpoint
+            self.state = self.put_away(self.state)
             self._packed = codec.pack(self.state.weights, self.state.buffers)
         elif self.state is None or arrays is not self._packed:
             weights, buffers = codec.unpack(arrays)

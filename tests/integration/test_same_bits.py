@@ -38,6 +38,19 @@ def test_a_resumed_run_ends_with_the_bits_of_a_straight_one(
         assert histories[3] > 0
 
 
+@pytest.mark.parametrize("method", ["fedpcd", "scaffold", "feddyn"])
+def test_what_is_remembered_on_disk_gives_the_bits_of_what_is_in_memory(
+    method: str, carried_out: Runner
+) -> None:
+    settings = {"method": method, "clients": 6, "participation": 0.5}
+    straight = carried_out("memory", {**settings, "rounds": 4})
+    on_disk = {**settings, "server.on-disk": True}
+    carried_out("disk", {**on_disk, "rounds": 2})
+    resumed = carried_out("disk", {**on_disk, "rounds": 4, "resume": True})
+    assert resumed.weights == straight.weights
+    assert list((resumed.folder / "mapped").iterdir()) == []
+
+
 def test_clients_own_models_go_back_with_a_run_that_goes_back(carried_out: Runner) -> None:
     settings = {"method": "ditto", "server.checkpoint-every": 2, "server.keep-checkpoints": 3,
                 "eval-every": 1, "clients": 5, "participation": 0.4}  # fmt: skip

@@ -199,6 +199,7 @@ def test_the_fingerprint_ignores_names_and_places() -> None:
         "server.max-void-rounds": 9,
         "server.checkpoint-every": 1,
         "server.keep-checkpoints": 9,
+        "server.on-disk": True,
         "diagnostics.every": 1,
         "diagnostics.probe": 9,
         "diagnostics.gradients": True,

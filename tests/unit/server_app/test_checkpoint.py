@@ -1,6 +1,7 @@
 """A checkpoint is whole or not there; whatever is wrong with it is told and never executed."""
 
 import io
+import json
 import os
 import pickle
 import resource
@@ -249,3 +250,31 @@ def test_a_place_that_cannot_be_written_to_is_our_own_error(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"round-000001\.ckpt cannot be written"):
         save(tmp_path / "file", states(1)[0], fingerprint="f", keep=1)
+
+
+def without_fields(path: Path, *names: str) -> None:
+    """Rewrite a checkpoint as a version would have that did not know these fields yet."""
+    with path.open("rb") as file, np.load(file) as arrays:
+        head, rest = json.loads(bytes(arrays["head"])), dict(arrays)
+    for name in names:
+        del head["state"]["method"][name]
+    rest["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, **rest)
+
+
+def test_what_an_older_version_did_not_write_has_its_default(tmp_path: Path) -> None:
+    start = begin(FedPCD(), LAYOUT, np.ones(6), np.float32)
+    state = play(FedPCD(), start, LAYOUT, bowls(3, 6), [["0", "2"]])[-1]
+    path = save(tmp_path, state, fingerprint="f", keep=1)
+    without_fields(path, "exact")
+    assert_same(load(tmp_path, method=FedPCD()), (state, []))
+    assert state.method.exact
+
+
+def test_a_field_without_a_default_must_be_there(tmp_path: Path) -> None:
+    saved(tmp_path, rounds=1)
+    without_fields(tmp_path / "round-000001.ckpt", "total")
+    state, warnings = load(tmp_path)
+    assert state is None
+    assert "other fields" in warnings[0]

@@ -1,0 +1,60 @@
+"""What a method remembers of its clients, in files instead of in memory.
+
+The vectors are the same arrays to whoever reads them, but mapped: the system holds as much of
+them in memory as it has to spare. A file loses its name as soon as it is mapped, so its space is
+free again with the last use of the vector, and after a `kill -9` too.
+"""
+
+import tempfile
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from common.errors import CheckpointError
+from common.store import ClientVectors, Entry
+from common.types import Vector
+from server_app.state import ServerState
+
+S = TypeVar("S")
+MAPPED = "mapped"  # folder of a run
+
+
+@dataclass(frozen=True)
+class MappedFiles:
+    """Puts vectors into files of `folder`, which is made if it is missing."""
+
+    folder: Path
+
+    def __call__(self, state: ServerState[S]) -> ServerState[S]:
+        """Return an equal state whose clients' vectors are all in files.
+
+        Raises:
+            CheckpointError: the disk refuses one.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return replace(state, method=self._moved(state.method))
+        except OSError as error:
+            raise CheckpointError(
+                f"a client's vector cannot be put into a file of {self.folder}: {error}; free some "
+                "space (or raise `ulimit -n`: each is an open file), or set server.on-disk to false"
+            ) from error
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, ClientVectors):
+            entries = value.entries.items()
+            return ClientVectors({c: Entry(e.round, self._mapped(e.vector)) for c, e in entries})
+        if is_dataclass(value) and not isinstance(value, type):
+            parts = {item.name: getattr(value, item.name) for item in fields(value)}
+            return replace(value, **{name: self._moved(part) for name, part in parts.items()})
+        return value
+
+    def _mapped(self, vector: Vector) -> Vector:
+        if isinstance(vector.base, np.memmap) or not vector.size:
+            return vector
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            vector.tofile(file)
+            file.flush()
+            return np.asarray(np.memmap(file, vector.dtype, "r", shape=vector.shape))

@@ -1,0 +1,99 @@
+"""What a method remembers can lie in files: the same values, and no file left behind."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from common.errors import CheckpointError
+from common.methods import METHODS
+from common.methods.history import History
+from common.store import ClientVectors
+from server_app.checkpoint import load_newest, save
+from server_app.mapped import MappedFiles
+from server_app.state import ServerState
+from tests.builders import assert_same, layout_of_size
+
+
+def remembering(*vectors: np.ndarray) -> ServerState[Any]:
+    """A state of FedPCD that remembers these displacements."""
+    seen = ClientVectors().put(3, {str(k): v for k, v in enumerate(vectors)})
+    rates = {str(k): 0.1 for k in range(len(vectors))}
+    history = History(seen, rates, np.eye(len(vectors)))
+    return ServerState(3, np.zeros(5, np.float32), {}, history)
+
+
+def drawn(count: int) -> list[np.ndarray]:
+    return list(np.random.default_rng(0).normal(size=(count, 5)).astype(np.float32))
+
+
+def test_vectors_are_the_same_in_files_that_have_no_name(tmp_path: Path) -> None:
+    state = remembering(*drawn(3))
+    put = MappedFiles(tmp_path / "new")(state)
+    assert_same(put, state)
+    assert all(isinstance(e.vector.base, np.memmap) for e in put.method.seen.entries.values())
+    assert all(type(e.vector) is np.ndarray for e in put.method.seen.entries.values())
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_is_in_a_file_already_is_not_written_again(tmp_path: Path) -> None:
+    files = MappedFiles(tmp_path)
+    once = files(remembering(*drawn(2)))
+    more = ServerState(4, once.weights, {}, History(once.method.seen.put(4, {"9": drawn(1)[0]})))
+    twice = files(more).method.seen
+    for client in ("0", "1"):
+        assert twice.get(client) is once.method.seen.get(client)
+    assert isinstance(twice.get("9").base, np.memmap)
+
+
+def test_a_vector_worked_out_from_mapped_ones_is_put_away_too(tmp_path: Path) -> None:
+    files = MappedFiles(tmp_path)
+    first = files(remembering(*drawn(1))).method.seen.get("0")
+    assert isinstance(files(remembering(first - 1)).method.seen.get("0").base, np.memmap)
+
+
+def test_nobody_can_write_into_what_is_remembered(tmp_path: Path) -> None:
+    vector = MappedFiles(tmp_path)(remembering(*drawn(1))).method.seen.get("0")
+    with pytest.raises(ValueError, match="read-only"):
+        vector[0] = 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_methods_first_state_can_be_put_away(method: str, tmp_path: Path) -> None:
+    layout = layout_of_size(5)
+    state = ServerState.first(layout, np.zeros(5, np.float32), {}, METHODS[method]())
+    assert_same(MappedFiles(tmp_path)(state), state)
+
+
+def test_a_checkpoint_holds_mapped_vectors_like_others(tmp_path: Path) -> None:
+    put = MappedFiles(tmp_path)(remembering(*drawn(2)))
+    save(tmp_path, put, fingerprint="x", keep=1)
+    method = METHODS["fedpcd"]()
+    back, warnings = load_newest(tmp_path, method, layout_of_size(5), fingerprint="x")
+    assert not warnings
+    assert_same(back, put)
+
+
+def test_a_disk_that_refuses_ends_the_run_and_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"free some\s+space.*server\.on-disk"):
+        MappedFiles(tmp_path / "file")(remembering(*drawn(1)))
+
+
+def test_vectors_do_not_count_as_memory_of_the_process(tmp_path: Path) -> None:
+    def anonymous() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0]) << 10
+
+    size = 20_000_000
+    vector = np.ones(size, np.float32)
+    state = MappedFiles(tmp_path)(
+        ServerState(3, vector[:1], {}, ClientVectors().put(1, {"0": vector}))
+    )
+    before = anonymous()
+    del vector
+    state = ServerState(3, np.zeros(1, np.float32), {}, state.method)
+    assert before - anonymous() > 3.5 * size
+    assert_array_equal(state.method.get("0")[:3], 1)
