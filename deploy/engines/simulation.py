@@ -15,8 +15,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,16 @@ class SimulatedClientApp(ClientApp):
     which died on another one: Ray repeats whatever the dead worker had not answered.
 
     Args:
-        app: the app that clients run.
+        load: returns the app that clients run; called in the worker's process alone.
         run_config: what they find in their context.
         begun: a folder that notes which messages are being worked on.
     """
 
-    def __init__(self, app: ClientApp, run_config: Mapping[str, Any], begun: Path) -> None:
+    def __init__(
+        self, load: Callable[[], ClientApp], run_config: Mapping[str, Any], begun: Path
+    ) -> None:
         super().__init__()
-        self.app, self.run_config, self.begun = app, dict(run_config), begun
+        self.load, self.run_config, self.begun = load, dict(run_config), begun
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Run the app, unless the last worker that did died of it."""
@@ -67,7 +70,7 @@ class SimulatedClientApp(ClientApp):
             error = Error(ErrorCode.CLIENT_APP_CRASHED, "its worker died unexpectedly")
             return Message(error, reply_to=message)
         try:
-            return answer(self.app, message, own)
+            return answer(self.load(), message, own)
         finally:
             note.unlink()
 
@@ -192,30 +195,48 @@ def _end_with_parent() -> None:
 def main() -> None:
     """Run what the order file says; the body of the child process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from client_app.app import app
-
     said = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     home = Path(sys.argv[1]).parent
-    simulate(parse(said["config"]), Resources(**said["resources"]), app, home)
+    simulate(parse(said["config"]), Resources(**said["resources"]), our_app, home)
 
 
-def simulate(config: RunConfig, resources: Resources, app: ClientApp, home: Path) -> None:
+def our_app() -> ClientApp:
+    """Return FedKeel's own ClientApp."""
+    from client_app.app import app
+
+    return app
+
+
+def _import_ahead() -> None:
+    """Import what takes long, torch above all: Ray's start is mostly waiting."""
+    for name in ("flwr.simulation", "server_app.app"):
+        import_module(name)
+
+
+def simulate(
+    config: RunConfig, resources: Resources, load: Callable[[], ClientApp], home: Path
+) -> None:
     """Run a federation of these clients in Flower's simulation engine, in this process.
 
     Args:
         config: the run.
         resources: what it may use.
-        app: the app that clients run.
+        load: returns the app that clients run; called in the workers.
         home: folder for temporary files.
     """
-    from flwr.simulation import run_simulation
+    import ray
 
-    from server_app.app import run
+    # Started here, Ray gives Flower the workers that it starts with; Flower would ask for others.
+    threading.Thread(target=_import_ahead, daemon=True).start()
+    ray.init(num_cpus=resources.workers, include_dashboard=False, logging_level=logging.WARNING)
+    from flwr.simulation import run_simulation
 
     server_app = ServerApp()
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
+        from server_app.app import run
+
         run(grid, config)
 
     begun = home / "begun"
@@ -223,7 +244,7 @@ def simulate(config: RunConfig, resources: Resources, app: ClientApp, home: Path
     logging.getLogger("flwr").setLevel(logging.INFO)
     run_simulation(
         server_app,
-        SimulatedClientApp(app, config.to_flat(), begun),
+        SimulatedClientApp(load, config.to_flat(), begun),
         num_supernodes=config.clients,
         backend_config={
             # A worker that dies is started again, and messages wait for it: without, Flower would
@@ -234,6 +255,5 @@ def simulate(config: RunConfig, resources: Resources, app: ClientApp, home: Path
                 "max_restarts": -1,
                 "max_task_retries": 1,
             },
-            "init_args": {"num_cpus": resources.workers},
         },
     )

@@ -66,7 +66,7 @@ def main():
     from deploy.engines.simulation import simulate
 
     config = parse(json.loads(sys.argv[1]))
-    simulate(config, Resources(2), OddClients(), Path(os.environ["RAY_TMPDIR"]))
+    simulate(config, Resources(2), OddClients, Path(os.environ["RAY_TMPDIR"]))
 """
 
 

@@ -127,25 +127,25 @@ class TestSimulatedClient:
         return Context(1, FIRST_NODE, config, RecordDict(), {})
 
     def test_it_gives_its_client_the_run_config(self, tmp_path: Path) -> None:
-        app = SimulatedClientApp(Echo(), {"train.lr": 0.25}, tmp_path)
+        app = SimulatedClientApp(Echo, {"train.lr": 0.25}, tmp_path)
         reply = app(self.order("m1"), self.context(0))
         assert reply.content["config"]["lr"] == 0.25
 
     def test_it_may_answer_the_same_node_again_and_again(self, tmp_path: Path) -> None:
-        app = SimulatedClientApp(Echo(), {"train.lr": 0.25}, tmp_path)
+        app = SimulatedClientApp(Echo, {"train.lr": 0.25}, tmp_path)
         for name in ("m1", "m2", "m2"):
             assert not app(self.order(name), self.context(0)).has_error()
         assert list(tmp_path.iterdir()) == []
 
     def test_a_client_that_raises_is_an_error_reply(self, tmp_path: Path) -> None:
-        app = SimulatedClientApp(Echo(), {}, tmp_path)
+        app = SimulatedClientApp(Echo, {}, tmp_path)
         for _ in range(2):
             reply = app(self.order("m1"), self.context(1))
             assert reason_of(reply.error).endswith("RuntimeError: partition 1 is odd")
 
     def test_what_a_worker_died_of_is_not_tried_again(self, tmp_path: Path) -> None:
         (tmp_path / "m1").touch()  # as the dead worker left it
-        app = SimulatedClientApp(Echo(), {"train.lr": 0.25}, tmp_path)
+        app = SimulatedClientApp(Echo, {"train.lr": 0.25}, tmp_path)
         reply = app(self.order("m1"), self.context(0))
         assert "worker process died" in reason_of(reply.error)
         assert not app(self.order("m2"), self.context(0)).has_error()
