@@ -109,7 +109,7 @@ def summary(trials: Sequence[Trial]) -> dict[str, float]:
 
 def table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return the table; ratios are to the fastest plain loop, where one was run."""
-    shown = Table(title=title)
+    shown = Table(title=title, box=None)
     names = ("program", "wall s", "runs", "CPU s", "ratio", "start s", "accuracy", "others")
     for name in names:
         shown.add_column(name, justify="right")
@@ -160,6 +160,7 @@ def main() -> None:
     programs: dict[str, Callable[..., Program]] = {name: PROGRAMS[name] for name in given.only}
     programs |= {against.name: partial(peer, against) for against in given.against}
     trials: dict[str, list[Trial]] = {name: [] for name in programs}
+    failed: dict[str, str] = {}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and not without its children
     with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
         home = Path(folder)
@@ -168,20 +169,22 @@ def main() -> None:
             draw(root)
         for number in range(given.repeats):
             work = Work(str(root), given.rounds, seed=number + 1)
-            for name, program in programs.items():
+            for name in [name for name in programs if name not in failed]:
                 print(f"{name}, {number + 1} of {given.repeats}", file=sys.stderr)  # noqa: T201
+                place = home / f"{name}-{number}"
                 try:
-                    trial = measure(program(work=work), home / f"{name}-{number}", given.rounds)
+                    trials[name].append(measure(programs[name](work=work), place, work.rounds))
                 except BenchError as error:
-                    sys.exit(f"{name}: {error}")
-                trials[name].append(trial)
-    rows = {name: summary(done) for name, done in trials.items()}
+                    failed[name] = str(error)
+    rows = {name: summary(done) for name, done in trials.items() if done}
     title = f"seconds of a round, medians of {given.repeats} runs on {CORES} cores"
     Console().print(table(rows, title))
     if given.json:
         kept = {name: {**rows[name], "trials": [*map(asdict, trials[name])]} for name in rows}
         said = {"machine": machine(), "work": asdict(work), "programs": kept}
         given.json.write_text(json.dumps(said, indent=1) + "\n")
+    if failed:
+        sys.exit("\n".join(f"{name}: {why}" for name, why in failed.items()))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.internal.ops.selector import get_default_framework_module
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn.functional import cross_entropy
 
 from bench.reference.log import Log
@@ -101,6 +101,9 @@ def main() -> None:
     )
     if note.first:
         note.log.accuracy(accuracy(net, images, labels, test))
+    if distributed.is_initialized():  # a process that leaves before the others makes them fail
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
