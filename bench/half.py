@@ -1,0 +1,99 @@
+"""What FedPCD's history would lose in half precision, measured on a real run's displacements.
+
+    python -m bench.half RUN [RUN ...]
+
+Takes the newest checkpoint of each run of FedPCD (`fedkeel run fedpcd`), lets the clients of its
+last round be the cohort again and all others the history, and works out the direction with the
+history as it is, and as float16 and bfloat16 would have stored it. The table has the constraints
+that are active with either, the largest error of an inner product relative to the largest square,
+and that of the direction relative to its length.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from common.geometry import inner_products
+from common.layout import Layout, Tensor
+from common.methods import FedPCD
+from common.methods.history import History
+from common.store import ClientVectors, Entry
+from common.types import ClientUpdate, Cohort, Vector
+from server_app.checkpoint import load_newest, newest_head
+from server_app.folder import CHECKPOINTS, WEIGHTS
+
+
+def rounded(kind: torch.dtype) -> Callable[[Vector], Vector]:
+    """Return what a vector is after it was stored in another dtype."""
+    return lambda vector: torch.from_numpy(np.array(vector)).to(kind).float().numpy()
+
+
+STORED: Mapping[str, Callable[[Vector], Vector]] = {
+    "float16": rounded(torch.float16),
+    "bfloat16": rounded(torch.bfloat16),
+}
+
+
+def read(run: Path) -> tuple[Cohort, History, Layout]:
+    """Return a run's last cohort, what else its newest checkpoint remembers, and its layout."""
+    with np.load(run / WEIGHTS) as named:
+        layout = Layout(tuple(Tensor(name, named[name].shape) for name in named.files))
+    head, _ = newest_head(run / CHECKPOINTS)
+    assert head is not None, f"{run} has no checkpoint"
+    state, _ = load_newest(run / CHECKPOINTS, FedPCD(), layout, fingerprint=head.fingerprint)
+    assert state is not None
+    entries = state.method.seen.entries
+    newest = {client: e for client, e in entries.items() if e.round == state.round}
+    updates = tuple(ClientUpdate(client, 1, 1, 1.0, e.vector) for client, e in newest.items())
+    cohort = Cohort(state.round, state.method.rates[updates[0].client], len(entries), updates)
+    return cohort, state.method.without(list(newest), 0), layout
+
+
+def stored(history: History, store: Callable[[Vector], Vector]) -> History:
+    """Return the history with every displacement as it would come back from storage."""
+    seen = {c: Entry(e.round, store(e.vector)) for c, e in history.seen.entries.items()}
+    vectors = [entry.vector for entry in seen.values()]
+    return History(ClientVectors(seen), history.rates, inner_products(vectors, vectors))
+
+
+def main() -> None:
+    """Measure and print the table; `--json` keeps it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for run in given.runs:
+        cohort, history, layout = read(run)
+        exact = FedPCD().aggregate(cohort, stored(history, lambda vector: vector), layout)
+        for name, store in STORED.items():
+            half = stored(history, store)
+            step = FedPCD().aggregate(cohort, half, layout)
+            products = np.abs(half.products - stored(history, lambda v: v).products)
+            apart = np.linalg.norm(step.direction - exact.direction)
+            rows.append(
+                {
+                    "run": run.name, "as": name, "rows": len(history.seen),
+                    "active": f"{exact.report['active']} / {step.report['active']}",
+                    "product": float(products.max() / np.diag(history.products).max()),
+                    "direction": float(apart / np.linalg.norm(exact.direction)),
+                }
+            )  # fmt: skip
+    table = Table(title="a history in half precision, against float32")
+    for title in rows[0]:
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(*(f"{v:.2g}" if isinstance(v, float) else f"{v}" for v in row.values()))
+    Console().print(table)
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
