@@ -231,12 +231,17 @@ def simulate(
     ray.init(num_cpus=resources.workers, include_dashboard=False, logging_level=logging.WARNING)
     from flwr.simulation import run_simulation
 
+    from deploy.engines.handover import HandOver
+
+    orders = HandOver()
+    orders.install()
     server_app = ServerApp()
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
         from server_app.app import run
 
+        orders.listen(grid)
         run(grid, config)
 
     begun = home / "begun"
