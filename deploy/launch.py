@@ -24,7 +24,8 @@ from server_app.records import (
 )
 
 POLL_SECONDS = 0.2
-PATIENCE_SECONDS = 30.0  # with an engine whose run is over
+PATIENCE_SECONDS = 30.0  # with an engine whose run ended early: it has more to say
+LAST_WORDS_SECONDS = 0.5  # of an engine whose run is complete
 
 
 def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Resources:
@@ -90,7 +91,7 @@ def _watch(
         outcome = follow(
             folder, label, config.rounds, POLL_SECONDS, job.is_alive, console, after=start
         )
-        _let_down(job)
+        _let_down(job, outcome)
     except BaseException as error:
         with undisturbed():
             job.stop()
@@ -105,13 +106,15 @@ def _watch(
     return outcome
 
 
-def _let_down(job: Job) -> None:
-    """Wait for the engine, which is down a moment after the run; clients may hang in it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def _let_down(job: Job, outcome: Outcome | None) -> None:
+    """See to it that the engine is down: clients may hang in it, and Ray takes three seconds."""
+    complete = outcome is not None and outcome.status == "completed"
+    deadline = time.monotonic() + (LAST_WORDS_SECONDS if complete else PATIENCE_SECONDS)
     while job.is_alive():
         if time.monotonic() >= deadline:
             job.stop()
-        time.sleep(POLL_SECONDS)
+        else:
+            time.sleep(POLL_SECONDS)
 
 
 def _note(folder: Path, error: BaseException, seconds: float) -> None:
