@@ -124,18 +124,15 @@ def test_records_that_cannot_be_read_stop_the_job_and_are_not_blamed_on_the_user
     assert "line 1" in outcome.message
 
 
-@pytest.mark.parametrize(
-    ("outcome", "patience"),
-    [(DONE, "LAST_WORDS_SECONDS"), (Outcome("failed", "no", 0, 0.5), "PATIENCE_SECONDS")],
-)
+PATIENCE = {"completed": "LAST_WORDS_SECONDS", "failed": "PATIENCE_SECONDS"}
+
+
+@pytest.mark.parametrize("outcome", [DONE, Outcome("failed", "no", 0, 0.5)])
 def test_an_engine_that_hangs_after_the_run_is_ended(
-    outcome: Outcome,
-    patience: str,
-    config: RunConfig,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome, config: RunConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, patience, 0.05)
+    for status, patience in PATIENCE.items():
+        monkeypatch.setattr(launch, patience, 0.05 if status == outcome.status else None)
     job = Job([lambda: write_outcome(folder, outcome), *[lambda: None] * 1_000_000])
     assert go(config, job) == outcome
     assert job.stopped
