@@ -18,6 +18,7 @@ from common.wire import Card, FlatCodec
 from server_app.conformal import Ask, conformal_of, write_conformal
 from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
+from server_app.footprint import Footprint
 from server_app.live import Live
 from server_app.mapped import MAPPED, MappedFiles
 from server_app.partition import partition_noted
@@ -145,9 +146,11 @@ def strategy_of(
 ) -> MethodStrategy:
     """Return the run's strategy, wired to its folder; it may use the model as it likes."""
     method = config.chosen
-    floats = method.memory(model.layout, config.clients, config.cohort_size)
-    if floats:
-        logger.info("%s remembers at most %.1f MB on the server", method.name, floats * 4 / 1e6)
+    asked = min(config.cohort_size + config.server.over_selection, config.clients)
+    needs = Footprint.of(
+        method, model.layout, clients=config.clients, asked=asked, on_disk=config.server.on_disk
+    )
+    logger.info("beside its program, %s needs at most %s on the server", method.name, needs)
     return STRATEGIES[config.method](
         **{item.name: getattr(method, item.name) for item in fields(method)},
         fraction_train=config.participation,

@@ -1,0 +1,64 @@
+"""How much memory the server needs at most, known before anything is trained."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.layout import Layout
+from common.methods import Method
+
+FLOAT = 4  # bytes
+MODELS = 8  # in a round, beside history and replies: the old, the new, the mean, the step, as sent
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that a server's rounds need at their peak, beside those of the program itself.
+
+    Attributes:
+        remembered: what the method keeps of clients from round to round.
+        replies: a round's replies as they came, and the method's own vectors on both ways.
+        updates: the same replies as displacements.
+        models: the model in its several forms.
+    """
+
+    remembered: int
+    replies: int
+    updates: int
+    models: int
+
+    @classmethod
+    def of(
+        cls, method: Method[Any], layout: Layout, *, clients: int, asked: int, on_disk: bool = False
+    ) -> "Footprint":
+        """Return the bound.
+
+        Args:
+            method: with its settings.
+            layout: the model's, with d floats.
+            clients: N.
+            asked: clients of a round, those asked beyond the cohort included.
+            on_disk: whether what is remembered lies in files.
+        """
+        buffers = sum(tensor.size for tensor in layout.buffers)
+        model = FLOAT * (layout.size + 2 * buffers)  # buffers travel in double precision
+        extras = FLOAT * sum(method.expects(method.init(layout)).values())
+        remembered = 0 if on_disk else FLOAT * method.memory(layout, clients, asked)
+        return cls(
+            remembered=remembered,
+            replies=asked * (model + 2 * extras),
+            updates=asked * model,
+            models=MODELS * model,
+        )
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.remembered + self.replies + self.updates + self.models
+
+    def __str__(self) -> str:
+        parts = (f"{_megabytes(size)} {name}" for name, size in vars(self).items() if size)
+        return f"{_megabytes(self.total)} MB ({', '.join(parts)})"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f}" if size < 1e7 else f"{size / 1e6:,.0f}"
