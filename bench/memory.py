@@ -1,0 +1,254 @@
+"""Memory: the server's peak beside its bound, growth over rounds, and a client's peak.
+
+    python -m bench.memory [--quick] [--only PART ...] [--json FILE]
+
+Each figure comes from a process of its own, less what that process held before. The server's
+rounds are FedPCD's with clients that return drawn displacements; the growth is that of whole runs
+on the inline engine; the client is FedKeel's own with one order after another.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from rich.console import Console
+from rich.table import Table
+
+from bench.alone import alone, peak, rss, settled
+from bench.round import machine
+from bench.tiny import inline, tiny_run
+from client_app.app import app
+from common.config import parse
+from common.data.dataset import Dataset
+from common.data.sources import SOURCES
+from common.layout import Layout
+from common.layout import Tensor as Shape
+from common.methods.fedpcd import FedPCD
+from common.models import FlatModel, build
+from common.wire import FlatCodec, Order, TrainReply
+from deploy.engines.inline import FIRST_NODE, InlineGrid
+from server_app.checkpoint import save
+from server_app.folder import RunFolder
+from server_app.footprint import Footprint
+from server_app.options import Options
+from server_app.roster import Roster
+from server_app.state import ServerState
+from server_app.strategy import MethodStrategy
+
+SIZE = 2_500_000  # weights of the model in the server's rounds: 10 MB
+WINDOWS, COHORTS = (0, 3, 10), (4, 8)
+ROUNDS, WARM = 300, 60  # of the growth; the first are not counted
+SLOPE = 0.2  # MB a round
+
+Row = dict[str, Any]
+
+
+# ---------------------------------------------------------------- the server
+
+
+class Drawing(ClientApp):
+    """Returns the model less a drawn displacement, as a client that trained would."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.codec = FlatCodec(layout)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer one order; what it draws depends on the round and the client."""
+        order = Order.read(message.content, self.codec.layout)
+        weights, _ = self.codec.unpack(message.content.array_records["arrays"])
+        rng = np.random.default_rng([order.round, int(order.client)])
+        returned = rng.standard_normal(weights.size, dtype=np.float32)
+        returned *= 1e-3
+        returned += weights
+        said = TrainReply(order.client, order.round, returned, {}, 10, 1, 0.1)
+        return Message(said.record(self.codec), reply_to=message)
+
+
+class Checkpoints:
+    """Keeps what a run keeps, in a folder that goes away, and looks at nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep(self, state: ServerState[Any]) -> None:
+        """Write a checkpoint."""
+        save(self.folder, state, fingerprint="", keep=1)
+
+    def note(self, record: Any) -> None:
+        """Keep no records."""
+
+    show = note
+
+
+def server_point(window: int, cohort: int) -> Row:
+    """Run FedPCD until its history is full and three rounds more; return its peak and bound."""
+    layout = Layout((Shape("weight", (SIZE,)),))
+    clients = cohort * (window + 5)
+    method = FedPCD(history=window)
+    grid = InlineGrid(Drawing(layout), clients, {}, 1)
+    roster = Roster.of({str(k): FIRST_NODE + k for k in range(clients)})
+    options = Options(fraction_train=cohort / clients, fraction_evaluate=0.0, clients=clients)
+    _small_round()
+    before = settled()
+    with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
+        strategy = MethodStrategy(
+            method, options, codec=FlatCodec(layout), local_lr=lambda _: 0.1,
+            roster=lambda _: roster, observer=Checkpoints(Path(folder)),
+        )  # fmt: skip
+        first = FlatCodec(layout).pack(np.zeros(SIZE, np.float32), {})
+        strategy.start(grid, first, num_rounds=window + 4)
+    grid.close()
+    bound = Footprint.of(method, layout, clients=clients, asked=cohort)
+    return {
+        "window": window, "cohort": cohort, "models": bound.total / (4 * SIZE),
+        "bound MB": bound.total / 1e6, "peak MB": peak() - before,
+        "share": 1e6 * (peak() - before) / bound.total,
+    }  # fmt: skip
+
+
+def _small_round() -> None:
+    """Load what a first round loads."""
+    tiny_run("fedpcd", 20, 5, 3)
+
+
+# ---------------------------------------------------------------- growth
+
+
+def growth_point(method: str, model: str) -> Row:
+    """Run many rounds on the digits; return how memory grows by the round."""
+    held: list[float] = []
+    note = RunFolder.note
+
+    def noted(folder: RunFolder, record: Any) -> None:
+        note(folder, record)
+        held.append(rss())
+
+    cast(Any, RunFolder).note = noted
+    with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as out:
+        inline(
+            parse(
+                {
+                    "method": method, "model": model, "clients": 20, "participation": 0.25,
+                    "rounds": ROUNDS, "out": out, "name": "run", "train.device": "cpu",
+                }
+            )
+        )  # fmt: skip
+    return {
+        "method": method, "model": model, "first MB": held[0], "warm MB": held[WARM],
+        "last MB": held[-1], "MB a round": slope(held[WARM:]),
+    }  # fmt: skip
+
+
+def slope(values: Sequence[float]) -> float:
+    """Return the least-squares slope of values at 0, 1, 2, ..."""
+    places = np.arange(len(values)) - (len(values) - 1) / 2
+    return float(places @ np.asarray(values) / (places @ places))
+
+
+# ---------------------------------------------------------------- the client
+
+
+def client_point(model: str, batch: int) -> Row:
+    """Let a client carry out two orders of a run with a large model; return its peak."""
+    _small_round()
+    pictures = 8 * max(batch, 8)
+    rng = np.random.default_rng(0)
+    data = Dataset(
+        "drawn", rng.integers(0, 256, (pictures, 3, 32, 32), dtype=np.uint8),
+        rng.integers(0, 10, pictures), tuple("0123456789"), pictures, (0.5,) * 3, (0.25,) * 3,
+    )  # fmt: skip
+    cast(Any, SOURCES)["digits"] = lambda *_: data
+    config = parse(
+        {
+            "method": "fedavg", "model": model, "clients": 1, "participation": 1.0,
+            "train.batch-size": batch, "train.device": "cpu", "data.test-fraction": 0.5,
+        }
+    )  # fmt: skip
+    InlineGrid(app, 0, {}, 1).close()  # messages need somebody who says whose they are
+    layout, record = _first(model, data)
+    place: dict[str, Any] = {"partition-id": 0, "num-partitions": 1}
+    context = Context(1, FIRST_NODE, place, RecordDict(), config.to_flat())
+    before = settled()
+    for number in (1, 2):
+        order = Order(number, 0.01, layout.digest, {}, "0", 0.0)
+        content = RecordDict({"arrays": record, "config": order.config()})
+        reply = app(Message(content, FIRST_NODE, "train", ttl=600.0), context)
+        assert not reply.has_error(), reply.error
+    size = 4 * layout.size / 1e6
+    return {
+        "model": model, "batch": batch, "model MB": size, "peak MB": peak() - before,
+        "models": (peak() - before) / size,
+    }  # fmt: skip
+
+
+def _first(model: str, data: Dataset) -> tuple[Layout, Any]:
+    flat = FlatModel(build(model, data.shape, len(data.classes), seed=0))
+    return flat.layout, FlatCodec(flat.layout).pack(flat.take_weights(), flat.take_buffers())
+
+
+# ---------------------------------------------------------------- the tables
+
+PARTS: Mapping[str, tuple[str, Callable[..., Row], Sequence[tuple[Any, ...]], int]] = {
+    "server": (
+        "the server's rounds with FedPCD, model of 10 MB",
+        server_point, list(product(WINDOWS, COHORTS)), 4,
+    ),
+    "growth": (
+        f"{ROUNDS} rounds, without the first {WARM}",
+        growth_point, list(product(("fedpcd", "fedpvr"), ("mlp", "cnn"))), 1,
+    ),
+    "client": (
+        "a client's training", client_point, [("vgg11", 1), ("vgg11", 50), ("cnn", 1)], 1,
+    ),
+}  # fmt: skip
+
+
+def table(title: str, rows: Sequence[Row]) -> Table:
+    """Return the table: a line a point."""
+    shown = Table(title=title)
+    for name in rows[0]:
+        shown.add_column(name, justify="right")
+    for row in rows:
+        shown.add_row(*(_cell(value) for value in row.values()))
+    return shown
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def main() -> None:
+    """Measure and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="leave most points out")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    kept: dict[str, list[Row]] = {}
+    for name in given.only:
+        title, point, places, few = PARTS[name]
+        kept[name] = []
+        for place in places[:few] if given.quick else places:
+            print(name, *place, file=sys.stderr)  # noqa: T201
+            kept[name].append(alone(point, *place))
+        Console().print(table(title, kept[name]))
+    if given.json:
+        said = {"machine": machine(), **kept}
+        given.json.write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
