@@ -101,7 +101,7 @@ class Workload:
 
     def cohort(self) -> Cohort:
         """Return what the replies come to."""
-        sent = [reply.content.array_records[ARRAYS] for reply in self.replies]
+        sent = [reply.content[ARRAYS] for reply in self.replies]
         ends = [self.codec.unpack(record)[0] for record in sent]
         deltas = differences(self.weights, ends)[0]
         updates = (
@@ -113,7 +113,7 @@ class Workload:
     def filled(self, matrix: Any) -> None:
         """Copy the replies' weights into a matrix that is there."""
         for row, reply in zip(matrix, self.replies, strict=True):
-            array = reply.content.array_records[ARRAYS][WEIGHTS]
+            array = reply.content[ARRAYS][WEIGHTS]
             row[:] = read_array(array, Tensor(WEIGHTS, (self.layout.size,)))
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
@@ -37,6 +37,7 @@ from common.wire import (
     TrainReply,
     patience_of,
     plain_metrics,
+    records_of,
     seconds_late,
     told_client,
 )
@@ -57,7 +58,7 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
             local = local_of(context.run_config, context.node_config, told_client(content))
             reply = handler(message, local)
             if guard.on and METRICS in reply:
-                reply.metric_records[METRICS][START_SECONDS] = start
+                records_of(reply, MetricRecord)[METRICS][START_SECONDS] = start
             return Message(reply, reply_to=message)
         except FedError as error:
             logger.error("this client cannot answer: %s", error)
@@ -82,7 +83,7 @@ def open_order(message: Message, local: Local) -> tuple[Order, Vector, Buffers]:
         raise ClientError(f"the order came {late:.1f} s after its deadline; it is left out")
     codec = FlatCodec(local.flat.layout)
     order = Order.read(message.content, codec.layout)
-    records = list(message.content.array_records.values())
+    records = list(records_of(message.content, ArrayRecord).values())
     if len(records) != 1:
         raise WireError(f"the order has {len(records)} ArrayRecords, expected one")
     weights, buffers = codec.unpack(records[0])
@@ -167,7 +168,7 @@ def calibrate_here(message: Message, local: Local) -> RecordDict:
 def cover_here(message: Message, local: Local) -> RecordDict:
     """Count how large the sets of this client's test samples are, and which hold the truth."""
     open_order(message, local)
-    thresholds = read_ask(message.content.config_records[CONFIG])
+    thresholds = read_ask(records_of(message.content, ConfigRecord)[CONFIG])
     return RecordDict({CONFIG: ConfigRecord(cover(local, thresholds).table())})
 
 

@@ -12,9 +12,9 @@ import io
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf, isfinite
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Metadata, MetricRecord, RecordDict
@@ -55,6 +55,8 @@ VECTOR = "fedkeel."  # prefix of a method's vectors: "fedkeel.shift" and "fedkee
 
 # BatchNorm's buffers by the last part of their name, for state dicts that do not say what is one.
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
+
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 @lru_cache(maxsize=512)
@@ -270,15 +272,24 @@ def get_vectors(config: ConfigRecord) -> dict[str, Vector]:
     return vectors
 
 
+def records_of(content: RecordDict, kind: type[R]) -> dict[str, R]:
+    """Return the records of one kind.
+
+    Flower's own properties (`content.array_records` and the like) make, each time they are used, a
+    cycle that keeps the whole message in memory until Python's next full garbage collection.
+    """
+    return {key: record for key, record in content.items() if isinstance(record, kind)}
+
+
 def payload_bytes(content: RecordDict) -> int:
     """Return the bytes of a message's records: array data, config values, metrics."""
     total = 0
-    for arrays in content.array_records.values():
+    for arrays in records_of(content, ArrayRecord).values():
         total += sum(len(array.data) for array in arrays.values())
     values: list[Any] = []
-    for record in content.config_records.values():
+    for record in records_of(content, ConfigRecord).values():
         values += record.values()
-    for metrics in content.metric_records.values():
+    for metrics in records_of(content, MetricRecord).values():
         values += metrics.values()
     for value in values:
         parts = value if isinstance(value, list) else [value]
@@ -303,12 +314,12 @@ def question(client: ClientId, patience: float) -> RecordDict:
 
 def told_client(content: RecordDict) -> ClientId:
     """Return the id that the server gave the receiver of this message, "" for none."""
-    return str(content.config_records.get(CONFIG, ConfigRecord()).get(CLIENT, ""))
+    return str(records_of(content, ConfigRecord).get(CONFIG, ConfigRecord()).get(CLIENT, ""))
 
 
 def patience_of(content: RecordDict) -> float | None:
     """Return for how many seconds the server waits for the reply, None if it does not say."""
-    told = content.config_records.get(CONFIG, ConfigRecord()).get(PATIENCE)
+    told = records_of(content, ConfigRecord).get(CONFIG, ConfigRecord()).get(PATIENCE)
     return float(told) if isinstance(told, int | float) and told > 0 else None
 
 
@@ -426,16 +437,19 @@ class Card:
         Raises:
             WireError: it is not one.
         """
-        said: dict[str, Any] = dict(content.config_records.get(CONFIG, ConfigRecord()))
-        types = {
-            name: list if name == "shape" else kind for name, kind in get_type_hints(cls).items()
-        }
-        if {name: type(value) for name, value in said.items()} != types or len(said["shape"]) != 3:
+        said: dict[str, Any] = dict(records_of(content, ConfigRecord).get(CONFIG, ConfigRecord()))
+        types = {name: type(value) for name, value in said.items()}
+        if types != _card_types() or len(said["shape"]) != 3:
             raise WireError(
                 f"expected a client's card, got the keys {sorted(said)}; both sides must run the "
                 "same version of FedKeel"
             )
         return cls(**{**said, "shape": tuple(said["shape"])})
+
+
+@cache
+def _card_types() -> dict[str, Any]:
+    return {**get_type_hints(Card), "shape": list}
 
 
 def read_train_reply(
@@ -456,7 +470,7 @@ def read_train_reply(
     Raises:
         WireError: one reason, in words.
     """
-    record = content.get(arrays_key) or next(iter(content.array_records.values()), None)
+    record = content.get(arrays_key) or next(iter(records_of(content, ArrayRecord).values()), None)
     if not isinstance(record, ArrayRecord):
         raise WireError(f'no ArrayRecord "{arrays_key}" in the reply')
     metrics = read_metrics(content)
@@ -474,7 +488,7 @@ def read_train_reply(
         raise WireError(
             f'"{STEPS}" and "{LR_SUM}" must be finite and at least 0, not {steps!r} and {lr_sum!r}'
         )
-    config = next(iter(content.config_records.values()), ConfigRecord())
+    config = next(iter(records_of(content, ConfigRecord).values()), ConfigRecord())
     if CLIENT in config and (odd := sorted(metrics.keys() - OWN_METRICS)):
         raise WireError(
             f"the reply has metrics that this version does not know: {', '.join(odd)}; both sides "
@@ -514,7 +528,7 @@ def refuse_non_finite(name: str, values: NDArray[Any], layout: Layout) -> None:
 
 def read_metrics(content: RecordDict) -> dict[str, float]:
     """Return the scalar metrics of the reply's MetricRecord; an empty dict if it has none."""
-    record = next(iter(content.metric_records.values()), MetricRecord())
+    record = next(iter(records_of(content, MetricRecord).values()), MetricRecord())
     return {key: _number(value) for key, value in record.items() if not isinstance(value, list)}
 
 

@@ -27,6 +27,7 @@ from common.wire import (
     plain_metrics,
     read_metrics,
     read_train_reply,
+    records_of,
     refuse_non_finite,
 )
 from server_app.options import Options
@@ -178,7 +179,7 @@ def config_of(reply: Message) -> ConfigRecord:
     """
     if reply.has_error():
         raise AggregationError(reason_of(reply.error))
-    config = next(iter(reply.content.config_records.values()), None)
+    config = next(iter(records_of(reply.content, ConfigRecord).values()), None)
     if config is None:
         raise WireError("no ConfigRecord in the reply")
     return config

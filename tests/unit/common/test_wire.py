@@ -1,6 +1,10 @@
 """What comes over the wire is what was meant, or it is refused with one reason."""
 
+import ast
+import gc
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +34,14 @@ from common.wire import (
     Order,
     TrainReply,
     get_vectors,
+    patience_of,
     payload_bytes,
     plain_metrics,
     put_vectors,
     read_metrics,
     read_train_reply,
     refuse_non_finite,
+    told_client,
 )
 from tests.builders import assert_same, layout_of_size
 
@@ -291,3 +297,32 @@ def test_the_payload_is_counted_in_bytes() -> None:
 def test_a_card_is_read_as_it_was_written() -> None:
     card = Card("3", "trains on the CPU", (1, 28, 28), 10, 480, 120)
     assert Card.read(card.record()) == card
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_a_message_that_was_read_is_gone_with_its_last_use() -> None:
+    """Without a garbage collection, which may be hundreds of models away."""
+    codec = FlatCodec(layout_of_size(5))
+    content = reply().record(codec)
+    ref = weakref.ref(content)
+    gc.collect()
+    gc.disable()
+    try:
+        payload_bytes(content)
+        told_client(content)
+        patience_of(content)
+        read_train_reply(content, codec, 3)
+        del content
+        assert ref() is None
+    finally:
+        gc.enable()
+
+
+def test_nobody_uses_flowers_properties_that_keep_messages_alive() -> None:
+    for package in ("common", "server_app", "client_app", "deploy"):
+        for path in (Path(__file__).parents[3] / package).rglob("*.py"):
+            code = ast.parse(path.read_text())
+            names = {node.attr for node in ast.walk(code) if isinstance(node, ast.Attribute)}
+            assert not names & {"array_records", "config_records", "metric_records"}, path
