@@ -55,6 +55,6 @@ class MappedFiles:
         if isinstance(vector.base, np.memmap) or not vector.size:
             return vector
         with tempfile.TemporaryFile(dir=self.folder) as file:
-            vector.tofile(file)
+            file.write(np.ascontiguousarray(vector).data)  # tofile() would hide a full disk
             file.flush()
             return np.asarray(np.memmap(file, vector.dtype, "r", shape=vector.shape))

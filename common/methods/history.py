@@ -6,8 +6,9 @@ and not (all rows)^2 x d.
 
 Long rows in float32 are multiplied in float32 while that is good enough: its error, some 1e-8 of
 the lengths, grows in the answer by 1 / (the least eigenvalue of the unit rows' products). Where
-that is small, because some rows nearly depend on each other, or where numbers leave the range of
-float32 when squared, the products are made in float64.
+that is small, because some rows nearly depend on each other, where numbers leave the range of
+float32 when squared, or where they repeat so that errors do not even out, the products are made
+in float64.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from common.types import ClientId, Cohort, Matrix, Vector
 
 LONG = 2**18  # numbers in a row from which float32 pays, and from which its errors even out
 APART = 2e-2  # least eigenvalue for float32: errors of 2e-8 stay below 1e-6 in the answer
+SAMPLES, PIECE = 16, 4096  # pieces of a row, and numbers in one, that its rounding is judged by
+EVEN = 1e-7  # of a square: the error of such a sample when it is noise, with room
 SHORTEST, LONGEST = 1e-12, 1e12  # lengths whose squares float32 holds, with room
 
 
@@ -117,15 +120,33 @@ class History:
 def _products(rows: Sequence[Vector], shares: Vector, absent: History) -> tuple[Matrix, bool]:
     """Return the products of the mean, the cohort and the absent, and whether all are exact."""
     new = len(shares)
-    in_float32 = rows[0].size >= LONG and all(row.dtype == np.float32 for row in rows)
-    if in_float32 and not absent.exact:
+    in_float32 = (
+        rows[0].size >= LONG
+        and all(row.dtype == np.float32 for row in rows)
+        and all(map(_evens_out, rows[1 : 1 + new]))
+    )
+    if absent.exact:
+        products = _filled(inner_products(rows[: 1 + new], rows), absent.products)
+        return products, not (in_float32 and _far_apart(products[1:, 1:]))
+    if in_float32:
         fast = inner_products(rows[1 : 1 + new], rows[1:], working=np.float32)
         products = _filled(fast, absent.products)
         if _far_apart(products):
             return _with_mean(products, shares), False
-        return inner_products(rows, rows), True
-    products = _filled(inner_products(rows[: 1 + new], rows), absent.products)
-    return products, not (in_float32 and _far_apart(products[1:, 1:]))
+    return inner_products(rows, rows), True
+
+
+def _evens_out(row: Vector) -> bool:
+    """Whether the rounding errors of float32 even out: a sample of the row tells.
+
+    They do not where numbers repeat, as in displacements that were quantised, clipped or reduced
+    to their signs: then one block after another is off in the same direction.
+    """
+    pieces = range(0, row.size - PIECE + 1, max(row.size // SAMPLES, PIECE))
+    sample = np.concatenate([row[start : start + PIECE] for start in pieces])
+    exact = inner_products([sample], [sample])[0, 0]
+    fast = inner_products([sample], [sample], working=np.float32)[0, 0]
+    return bool(abs(fast - exact) <= EVEN * exact)
 
 
 def _with_mean(products: Matrix, shares: Vector) -> Matrix:

@@ -1,5 +1,7 @@
 """What a method remembers can lie in files: the same values, and no file left behind."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,27 @@ def test_a_disk_that_refuses_ends_the_run_and_says_what_to_do(tmp_path: Path) ->
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"free some\s+space.*server\.on-disk"):
         MappedFiles(tmp_path / "file")(remembering(*drawn(1)))
+
+
+@pytest.mark.parametrize("size", [500, 5_000])
+def test_a_disk_that_is_full_at_the_last_bytes_is_noticed(size: int, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    code = f"""
+import resource, signal, sys
+import numpy as np
+from pathlib import Path
+from common.errors import CheckpointError
+from server_app.mapped import MappedFiles
+from tests.unit.server_app.test_mapped import remembering
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({4 * size - 100},) * 2)
+try:
+    MappedFiles(Path({str(tmp_path)!r}))(remembering(np.ones({size}, np.float32)))
+except CheckpointError:
+    sys.exit(7)
+"""
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 7
 
 
 def test_vectors_do_not_count_as_memory_of_the_process(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ D = 2_000
 @pytest.fixture(autouse=True)
 def _even_short_rows_count_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LONG", D)
+    monkeypatch.setattr(history, "PIECE", 64)
     monkeypatch.setattr(gram, "FEWEST", 16)
     monkeypatch.setattr(gram, "COLUMNS", 16)
 
@@ -49,6 +50,18 @@ def after(*groups: Cohort) -> History:
     return state
 
 
+def noise(count: int, seed: int, size: int) -> list[Vector]:
+    """Displacements like those of training."""
+    rng = np.random.default_rng(seed)
+    return list(rng.normal(size=(count, size)).astype(np.float32))
+
+
+def signs(count: int, seed: int, size: int) -> list[Vector]:
+    """Displacements of which every number is 1.1 or -1.1: rounding errors that do not even out."""
+    rng = np.random.default_rng(seed)
+    return [np.where(rng.random(size) < 0.7, 1.1, -1.1).astype(np.float32) for _ in range(count)]
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, str]]:
     """Of all products that are made: how many rows, with how many, in which dtype."""
@@ -57,7 +70,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, str]]:
     def counting(
         new: Sequence[Vector], all_: Sequence[Vector], *, working: DTypeLike = np.float64
     ) -> Matrix:
-        calls.append((len(new), len(all_), np.dtype(working).name))
+        if len(all_) > 1:  # else it is a sample of a row
+            calls.append((len(new), len(all_), np.dtype(working).name))
         return inner_products(new, all_, working=working)
 
     monkeypatch.setattr(history, "inner_products", counting)
@@ -115,6 +129,28 @@ def test_numbers_whose_squares_leave_float32_are_multiplied_in_float64(scale: fl
         return [row * np.float32(scale) for row in drawn(4, seed)]
 
     found = joined(after(cohort(1, scaled(1), first=4)), cohort(2, scaled(2), first=8))
+    assert found.history.exact
+    assert_allclose(found.products, inner_products(found.rows, found.rows), rtol=1e-12)
+
+
+def test_rows_whose_rounding_errors_do_not_even_out_are_multiplied_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 2**18
+    monkeypatch.undo()  # as in a real run
+    state = after(cohort(1, noise(3, 1, size)))
+    assert not state.exact
+    found = joined(state, cohort(2, signs(3, 2, size), first=10))
+    assert found.history.exact
+    assert_allclose(found.products, inner_products(found.rows, found.rows), rtol=1e-12)
+    noisy = joined(state, cohort(2, noise(3, 3, size), first=10))
+    assert not noisy.history.exact
+
+
+def test_products_in_float32_do_not_count_as_exact_beside_float64_rows() -> None:
+    state = after(cohort(1, drawn(4, 1)))
+    assert not state.exact
+    found = joined(state, cohort(2, drawn(4, 2, np.float64), first=8))
     assert found.history.exact
     assert_allclose(found.products, inner_products(found.rows, found.rows), rtol=1e-12)
 
