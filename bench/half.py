@@ -42,12 +42,14 @@ STORED: Mapping[str, Callable[[Vector], Vector]] = {
 
 def read(run: Path) -> tuple[Cohort, History, Layout]:
     """Return a run's last cohort, what else its newest checkpoint remembers, and its layout."""
+    head, _ = newest_head(run / CHECKPOINTS)
+    if head is None or not (run / WEIGHTS).exists():
+        raise SystemExit(f"{run} is no finished run with a checkpoint")
     with np.load(run / WEIGHTS) as named:
         layout = Layout(tuple(Tensor(name, named[name].shape) for name in named.files))
-    head, _ = newest_head(run / CHECKPOINTS)
-    assert head is not None, f"{run} has no checkpoint"
     state, _ = load_newest(run / CHECKPOINTS, FedPCD(), layout, fingerprint=head.fingerprint)
-    assert state is not None
+    if state is None or not any(e.round < state.round for e in state.method.seen.entries.values()):
+        raise SystemExit(f"{run} is no run of FedPCD that remembers earlier rounds")
     entries = state.method.seen.entries
     newest = {client: e for client, e in entries.items() if e.round == state.round}
     updates = tuple(ClientUpdate(client, 1, 1, 1.0, e.vector) for client, e in newest.items())
@@ -65,7 +67,9 @@ def stored(history: History, store: Callable[[Vector], Vector]) -> History:
 def main() -> None:
     """Measure and print the table; `--json` keeps it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run"
+    )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []

@@ -12,6 +12,7 @@ memory kept as FedKeel keeps it. Each table is made with one core and with all o
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -207,7 +208,7 @@ def child(given: argparse.Namespace, cores: int) -> Mapping[str, float]:
     mine = sorted(os.sched_getaffinity(0))[:cores]
     command = [sys.executable, "-m", "bench.server", "--child", *sys.argv[1:]]
     done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        command, check=True, stdout=subprocess.PIPE,
         preexec_fn=lambda: os.sched_setaffinity(0, mine),
     )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
@@ -225,14 +226,29 @@ def floors(found: Mapping[str, float]) -> dict[str, float]:
 def main() -> None:
     """Measure and print the table; `--json` keeps it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parameters", type=int, default=11_200_000)
-    parser.add_argument("--replies", type=int, default=10)
-    parser.add_argument("--rows", type=int, default=69)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--parameters", type=int, default=11_200_000, help="of the model (%(default)s)"
+    )
+    parser.add_argument("--replies", type=int, default=10, help="of the round (%(default)s)")
+    parser.add_argument("--rows", type=int, default=69, help="remembered (%(default)s)")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=5,
+        help="of each figure, of which the median counts (%(default)s)",
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.parameters < history.LONG or min(given.replies, given.rows, given.repeats) < 1:
+        parser.error(
+            f"--parameters must be at least {history.LONG} (shorter vectors take another way), "
+            "the others at least 1"
+        )
+    if given.json and not given.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {given.json.absolute().parent}")
     if given.child:
+        logging.getLogger("flwr").setLevel(logging.WARNING)
         torch.set_num_threads(1)
         sys.stdout.write(json.dumps(measured(given)))
         return

@@ -34,12 +34,12 @@ class MappedFiles:
             CheckpointError: the disk refuses one.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             return replace(state, method=self._moved(state.method))
         except OSError as error:
             raise CheckpointError(
-                f"a client's vector cannot be put into a file of {self.folder}: {error}; free some "
-                "space (or raise `ulimit -n`: each is an open file), or set server.on-disk to false"
+                f"a client's vector cannot be put into a file of {self.folder}: {error}; make "
+                "room (on the disk, or with `ulimit -n`: each is an open file), or set "
+                "server.on-disk to false"
             ) from error
 
     def _moved(self, value: Any) -> Any:
@@ -54,6 +54,7 @@ class MappedFiles:
     def _mapped(self, vector: Vector) -> Vector:
         if isinstance(vector.base, np.memmap) or not vector.size:
             return vector
+        self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.folder) as file:
             file.write(np.ascontiguousarray(vector).data)  # tofile() would hide a full disk
             file.flush()

@@ -123,7 +123,8 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_a_calm_one(made: Fleet
     assert [record.round for record in records] == [1, 2, 3]
     assert [record.dropped for record in records] == [{}] * 3
     assert [record.replied for record in records] == [NAMES] * 3
-    assert {*records[2].again} == {"0", "1"}
+    again = {*records[2].again}
+    assert {"1"} <= again <= {"0", "1"}, again  # 0 may have answered before it was killed
     assert made.weights("killed") == expected["fedpvr"]
 
 

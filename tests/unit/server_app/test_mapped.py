@@ -66,7 +66,8 @@ def test_nobody_can_write_into_what_is_remembered(tmp_path: Path) -> None:
 def test_every_methods_first_state_can_be_put_away(method: str, tmp_path: Path) -> None:
     layout = layout_of_size(5)
     state = ServerState.first(layout, np.zeros(5, np.float32), {}, METHODS[method]())
-    assert_same(MappedFiles(tmp_path)(state), state)
+    assert_same(MappedFiles(tmp_path / "new")(state), state)
+    assert not (tmp_path / "new").exists()  # nothing to put there
 
 
 def test_a_checkpoint_holds_mapped_vectors_like_others(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_a_checkpoint_holds_mapped_vectors_like_others(tmp_path: Path) -> None:
 
 def test_a_disk_that_refuses_ends_the_run_and_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"free some\s+space.*server\.on-disk"):
+    with pytest.raises(CheckpointError, match=r"make room.*server\.on-disk"):
         MappedFiles(tmp_path / "file")(remembering(*drawn(1)))
 
 
