@@ -2,25 +2,29 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import chain
 from math import fsum, isfinite
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from client_app.feed import Feed, batches
+from client_app.graph import Learn, replaying
 from common.config import TrainConfig
-from common.data.batches import augment, normalise, pictures
+from common.data.batches import normalise
 from common.data.dataset import Dataset
 from common.errors import ClientError
 from common.methods import LocalRule
-from common.models import Dropout, FlatModel
-from common.rng import address, stream
+from common.models import FlatModel
+from common.rng import address
 from common.types import Vector
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+AUTOCAST = {"float32": None, "bfloat16": torch.bfloat16}  # by train.precision
 
 
 @dataclass(frozen=True)
@@ -38,24 +42,6 @@ class Trained:
     lr_sum: float
     examples: int
     loss: float
-
-
-def batches(count: int, size: int, *, drop_last: bool, no_single: bool) -> list[slice]:
-    """Return where in an epoch's order of `count` samples its batches lie.
-
-    Args:
-        count: number of samples.
-        size: samples of a batch; the last one may have fewer.
-        drop_last: leave out an incomplete last batch.
-        no_single: join a last batch of one sample to the one before it, since batch
-            normalisation cannot train on a single value per channel.
-    """
-    if drop_last:
-        count -= count % size
-    edges = [*range(0, count, size), count]
-    if no_single and len(edges) > 2 and edges[-1] - edges[-2] == 1:
-        del edges[-2]
-    return [slice(*edge) for edge in pairwise(edges)]
 
 
 def train(
@@ -93,43 +79,53 @@ def train(
     """
     if rule.full_batch:
         plan = replace(plan, epochs=1, batch_size=max(len(indices), 1))
-    model, device = flat.model, flat.device
-    norms = [m for m in model.modules() if isinstance(m, BATCH_NORMS)]
-    model.train()
-    if norms and (len(indices) == 1 or plan.batch_size == 1):
-        for norm in norms:  # a single sample has no statistics: the running ones are used
-            norm.eval()
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.generator = _generator(device, seed, path)
-
+    norms = [m for m in flat.model.modules() if isinstance(m, BATCH_NORMS)]
+    is_single = len(indices) == 1 or plan.batch_size == 1
+    flat.model.train()
+    for norm in norms:  # a single sample has no statistics: the running ones are used
+        norm.train(not is_single)
+    flat.generator.manual_seed(address(seed, "dropout", *path) % 2**63)
     spans = batches(
         len(indices),
         plan.batch_size,
         drop_last=plan.drop_last,
         no_single=bool(norms) and plan.batch_size > 1,
     )
-    rates = [lr(k) if callable(lr) else lr for k in range(plan.epochs * len(spans))]
-    losses = torch.zeros(len(rates), device=device)
-    used = np.zeros(len(indices), dtype=bool)
+    feed = Feed(data, indices, spans, flat.device, plan.augment, seed, path)
+    learn: Learn = partial(_learn, flat, data, AUTOCAST[plan.precision])
+    if plan.cuda_graph and flat.device.type == "cuda" and not rule.full_batch:
+        key = (plan.precision, is_single, data.mean, data.std)
+        learn = replaying(flat, learn, plan.batch_size, *key)
     optimiser = _Optimiser(flat, plan, rule)
-    reached = spans[-1].stop if spans else 0
-    for epoch in range(plan.epochs):
-        order = stream(seed, "batches", *path, epoch).permutation(len(indices))
-        used[order[:reached]] = True
-        for step, span in enumerate(spans, start=epoch * len(spans)):
-            pixels, labels = pictures(data, indices[order[span]], device)
-            if plan.augment:
-                rng = stream(seed, "augment", *path, step)
-                pixels = augment(pixels, rng, flip=data.flip)
-            flat.gradient.zero_()
-            loss = cross_entropy(flat.outputs(normalise(pixels, data.mean, data.std)), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step(rates[step])
-            losses[step] = loss.detach()
+    rates = [lr(k) if callable(lr) else lr for k in range(plan.epochs * len(spans))]
+    losses = torch.zeros(len(rates), device=flat.device)
+    steps = chain.from_iterable(map(feed.epoch, range(plan.epochs)))
+    for step, (pixels, labels) in enumerate(steps):
+        losses[step] = learn(pixels, labels)
+        optimiser.step(rates[step])
     sizes = [span.stop - span.start for span in spans] * plan.epochs
     mean = _mean_loss(losses.tolist(), sizes, rates)
-    return Trained(len(rates), fsum(rates), int(used.sum()), mean)
+    return Trained(len(rates), fsum(rates), feed.examples(plan.epochs), mean)
+
+
+def _learn(
+    flat: FlatModel, data: Dataset, dtype: torch.dtype | None, pixels: Tensor, labels: Tensor
+) -> Tensor:
+    """Leave the gradient of a batch's mean loss in `flat.gradient`; return the loss, not looked at.
+
+    Args:
+        flat: the model.
+        data: says how pictures are normalised.
+        dtype: of convolutions and products; None for that of the weights.
+        pixels: uint8 [b, c, h, w].
+        labels: int64 [b].
+    """
+    flat.gradient.zero_()
+    with torch.autocast(flat.device.type, dtype, enabled=dtype is not None, cache_enabled=False):
+        logits = flat.outputs(normalise(pixels, data.mean, data.std))
+    loss = cross_entropy(logits.to(flat.weights.dtype), labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
 
 
 def _mean_loss(losses: list[float], sizes: list[int], rates: list[float]) -> float:
@@ -165,7 +161,7 @@ class _Optimiser:
             else []
         )
 
-    def _on_device(self, vector: Vector | None) -> torch.Tensor | None:
+    def _on_device(self, vector: Vector | None) -> Tensor | None:
         if vector is None:
             return None
         return torch.from_numpy(np.array(vector)).to(self.flat.weights)
@@ -184,8 +180,3 @@ class _Optimiser:
             velocity.mul_(self.momentum).add_(gradient[span])
             gradient[span].copy_(velocity)
         weights.add_(gradient, alpha=-rate)
-
-
-def _generator(device: torch.device, seed: int, path: tuple[int | str, ...]) -> torch.Generator:
-    generator = torch.Generator(device=device)
-    return generator.manual_seed(address(seed, "dropout", *path) % 2**63)

@@ -98,6 +98,14 @@ class TrainConfig(Settings):
     drop_last: bool = setting(False, "leave out the last, incomplete batch of an epoch")
     device: str = setting("auto", "where clients train", choices=("auto", "cpu", "cuda"))
     threads: int = setting(1, "torch threads of a client", low=1, high=256)
+    precision: str = setting(
+        "float32",
+        "of convolutions and products while training; weights stay float32",
+        choices=("float32", "bfloat16"),
+    )
+    cuda_graph: bool = setting(
+        False, "issue a step to a GPU as one CUDA graph; clients on a CPU train as they do without"
+    )
 
 
 @dataclass(frozen=True)
@@ -248,7 +256,7 @@ GROUPS: Mapping[str, type[Settings]] = {
 }
 NOT_IN_RESULTS = (
     "rounds", "names", "name", "out", "resume", "eval-every", "data.root", "data.download",
-    "train.device", "server.quorum", "server.retries", "server.patience",
+    "train.device", "train.cuda-graph", "server.quorum", "server.retries", "server.patience",
     "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
     "server.checkpoint-every", "server.keep-checkpoints", "server.on-disk",
     *(f"diagnostics.{key}" for key in DiagnosticsConfig().to_table()),
@@ -293,6 +301,8 @@ def parse(flat: Flat) -> RunConfig:
     problems += config.chosen.objections(
         lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay
     )
+    if train.cuda_graph and train.device == "cpu":
+        problems.append("train.cuda-graph needs a GPU, but train.device is cpu")
     if config.server.min_replies > config.cohort_size:
         problems.append(
             f"server.min-replies is {config.server.min_replies}, but a round asks only "

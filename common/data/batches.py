@@ -1,6 +1,8 @@
 """Whole batches at once, on the device where they are: normalise, crop, flip. Imports torch."""
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,13 +13,38 @@ from torch.nn.functional import pad as pad_borders
 from common.data.dataset import Dataset
 from common.errors import DataError
 
+PAD = 4  # pixels around a picture out of which crops are taken
+RESIDENT_SHARE = 0.25  # of a GPU's free memory, which a whole data set may take
+
 
 def pictures(
     data: Dataset, chosen: NDArray[np.int64], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the chosen pictures, uint8 [b, c, h, w], and their labels, int64 [b], on a device."""
-    pixels = torch.from_numpy(data.images[chosen])
-    return pixels.to(device), torch.from_numpy(data.labels[chosen]).to(device)
+    """Return the chosen pictures, uint8 [b, c, h, w], and their labels, int64 [b], on a device.
+
+    A GPU with ample room holds the whole data set, and only the choice is sent there.
+    """
+    whole = _resident(data, device)
+    if whole is None:
+        pixels, labels = (
+            torch.from_numpy(data.images[chosen]),
+            torch.from_numpy(data.labels[chosen]),
+        )
+        return pixels.to(device), labels.to(device)
+    here = torch.from_numpy(chosen).to(device)
+    return whole[0][here], whole[1][here]
+
+
+@lru_cache(maxsize=4)
+def _resident(data: Dataset, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Return the whole data set on a GPU, if there is one and it has ample room; moved once."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    if data.images.nbytes > free * RESIDENT_SHARE:
+        return None
+    images, labels = np.array(data.images), np.array(data.labels)
+    return torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
 
 
 def normalise(batch: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -47,25 +74,47 @@ def _scale_and_shift(
     return (1 / (255 * stds)).to(device, torch.float32), (-means / stds).to(device, torch.float32)
 
 
-def augment(batch: Tensor, rng: np.random.Generator, *, pad: int = 4, flip: bool = True) -> Tensor:
-    """Crop each picture at random out of its zero-padded self, and mirror half of them.
+class Draws(NamedTuple):
+    """Where pictures are cropped, [n] each, and which of them are mirrored."""
 
-    The draws come from an addressed generator, so they do not depend on the device. Meant for the
-    uint8 batch before `normalise`, so that the padding is black.
+    tops: NDArray[np.int64]
+    lefts: NDArray[np.int64]
+    mirrored: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, count: int, rng: np.random.Generator, *, pad: int = PAD) -> "Draws":
+        """Draw for `count` pictures; from an addressed generator, so on no device.
+
+        Args:
+            count: number of pictures.
+            rng: see `common.rng.stream`.
+            pad: as for `augment`; crops start at 0..2*pad.
+        """
+        tops, lefts = rng.integers(0, 2 * pad + 1, size=(2, count))
+        return cls(tops, lefts, rng.random(count) < 0.5)
+
+    @classmethod
+    def joined(cls, draws: Sequence["Draws"]) -> "Draws":
+        """Return the draws for the pictures of all, one after another."""
+        return cls(*map(np.concatenate, zip(*draws, strict=True)))
+
+
+def augment(batch: Tensor, draws: Draws, *, pad: int = PAD, flip: bool = True) -> Tensor:
+    """Crop each picture as drawn out of its zero-padded self, and mirror those that are drawn.
+
+    Meant for the uint8 batch before `normalise`, so that the padding is black.
 
     Args:
         batch: [b, c, h, w], any dtype.
-        rng: see `common.rng.stream`.
-        pad: pixels added on each side; crops start at 0..2*pad.
-        flip: whether to mirror left to right with probability 1/2.
+        draws: for b pictures.
+        pad: pixels added on each side.
+        flip: whether to mirror left to right at all.
     """
     count, channels, height, width = batch.shape
-    tops, lefts = rng.integers(0, 2 * pad + 1, size=(2, count))
-    mirrored = rng.random(count) < 0.5
-    rows = tops[:, None] + np.arange(height)
-    columns = lefts[:, None] + np.arange(width)
+    rows = draws.tops[:, None] + np.arange(height)
+    columns = draws.lefts[:, None] + np.arange(width)
     if flip:
-        columns[mirrored] = columns[mirrored, ::-1]
+        columns[draws.mirrored] = columns[draws.mirrored, ::-1]
     picture = torch.arange(count, device=batch.device)[:, None, None, None]
     channel = torch.arange(channels, device=batch.device)[None, :, None, None]
     row = torch.from_numpy(rows).to(batch.device)[:, None, :, None]

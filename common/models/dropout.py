@@ -7,8 +7,9 @@ from torch import Tensor, nn
 class Dropout(nn.Module):
     """Zero each element with probability `rate` and scale the rest by 1 / (1 - rate).
 
-    The trainer sets `generator` from the address of the round and client, so that clients that
-    train side by side in one process draw the same masks as clients that train alone.
+    The generator is the model's (see FlatModel), which the trainer seeds with the address of round
+    and client, so that clients that train side by side in one process draw the same masks as
+    clients that train alone.
     """
 
     generator: torch.Generator | None = None

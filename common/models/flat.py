@@ -10,6 +10,7 @@ from torch import nn
 
 from common.errors import ConfigError
 from common.layout import Layout, Tensor
+from common.models.dropout import Dropout
 from common.types import Buffers, Vector
 
 
@@ -53,7 +54,8 @@ class FlatModel:
     """A model, its layout, and its trainable weights and gradients as one tensor [d] each.
 
     The parameters are views of `weights` and their gradients views of `gradient`, so an SGD step
-    over the whole model is one vector operation and packing it is one copy.
+    over the whole model is one vector operation and packing it is one copy. What its Dropouts drop
+    comes from `generator`, which whoever trains the model seeds.
     """
 
     def __init__(self, model: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -70,6 +72,10 @@ class FlatModel:
             parameter.grad = self.gradient[span].view_as(parameter)
         convolves = any(isinstance(module, nn.Conv2d) for module in self.model.modules())
         self._format = torch.channels_last if convolves else torch.contiguous_format
+        self.generator = torch.Generator(device)
+        for module in self.model.modules():
+            if isinstance(module, Dropout):
+                module.generator = self.generator
 
     @property
     def device(self) -> torch.device:

@@ -1,7 +1,7 @@
 """The trainer takes exactly the steps it counts, whatever the size of the client."""
 
+import copy
 from dataclasses import replace
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.trainer import Trained, batches
+from client_app.trainer import Trained
 from common.config import TrainConfig
 from common.data.batches import normalise
 from common.errors import ClientError
@@ -37,27 +37,6 @@ class Pooled(nn.Module):
 
 
 # ---------------------------------------------------------------- batches and counts
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(
-    ("size", "no_single"), [(1, False), (2, False), (7, False), (32, False), (2, True), (7, True)]
-)
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 33, 64, 65])
-def test_an_epoch_is_every_sample_once_in_batches(
-    count: int, size: int, drop_last: bool, no_single: bool
-) -> None:
-    spans = batches(count, size, drop_last=drop_last, no_single=no_single)
-    parts = [np.arange(count)[span] for span in spans]
-    kept = count // size * size if drop_last else count
-    assert np.concatenate([*parts, np.zeros(0, np.int64)]).tolist() == list(range(kept))
-    assert all(len(part) == size for part in parts[:-1])
-    if no_single and count > 1:
-        assert min((len(part) for part in parts), default=2) >= 2
-    elif drop_last:
-        assert len(parts) == count // size
-    else:
-        assert len(parts) == ceil(count / size)
 
 
 @pytest.mark.parametrize(("drop_last", "steps"), [(False, 160), (True, 155)])
@@ -126,6 +105,41 @@ def test_the_loss_is_the_mean_over_the_samples() -> None:
     assert done.loss == pytest.approx(exact, rel=1e-5)
 
 
+# ---------------------------------------------------------------- precision
+
+
+def test_bfloat16_is_used_in_the_layers_and_nowhere_else() -> None:
+    seen: dict[str, torch.dtype] = {}
+    flat, exact = flat_of(Net(nn.Linear(16, 16))), flat_of(Net(nn.Linear(16, 16)))
+    flat.model.register_forward_hook(lambda _m, _i, out: seen.update(out=out.dtype))
+    data, plan = pictures(80), replace(PLAN, precision="bfloat16")
+    done, reference = run(flat, data, plan, lr=0.01), run(exact, data, PLAN, lr=0.01)
+    assert seen["out"] == torch.bfloat16
+    assert flat.weights.dtype == flat.gradient.dtype == torch.float32
+    assert done.loss == pytest.approx(reference.loss, rel=2e-2)
+    assert done.loss != reference.loss
+    np.testing.assert_allclose(flat.take_weights(), exact.take_weights(), atol=2e-3)
+
+
+@pytest.mark.parametrize("middle", [Dropout(0.5), nn.BatchNorm1d(16)])
+def test_bfloat16_gives_the_same_bits_again(middle: nn.Module) -> None:
+    ends = []
+    for _ in range(2):
+        flat = flat_of(Net(copy.deepcopy(middle)))
+        run(flat, pictures(40), replace(PLAN, precision="bfloat16"))
+        ends.append(flat.take_weights())
+    assert_array_equal(*ends)
+
+
+def test_on_a_cpu_a_cuda_graph_changes_nothing() -> None:
+    ends = []
+    for plan in (PLAN, replace(PLAN, cuda_graph=True)):
+        flat = flat_of(Net(Dropout(0.5)))
+        run(flat, pictures(40), plan)
+        ends.append(flat.take_weights())
+    assert_array_equal(*ends)
+
+
 # ---------------------------------------------------------------- chance and errors
 
 
@@ -143,6 +157,19 @@ def test_the_address_decides_everything_that_is_drawn() -> None:
     assert_array_equal(trained((1, "0")), one)
     assert not np.array_equal(trained((2, "0")), one)
     assert not np.array_equal(trained((1, "1")), one)
+
+
+def test_layers_drop_different_elements() -> None:
+    """One generator for all of a model: two of the same seed would tie their masks together."""
+    masks = []
+    layers = [Dropout(0.5), Dropout(0.5)]
+    flat = flat_of(Net(nn.Sequential(*layers)))
+    for layer in layers:
+        layer.register_forward_hook(lambda _layer, _inputs, out: masks.append(out == 0))
+    run(flat, pictures(8), PLAN)
+    first, both = masks
+    assert 0.3 < first.float().mean() < 0.7
+    assert both.sum() > first.sum()
 
 
 def test_momentum_does_not_leak_into_the_next_round() -> None:

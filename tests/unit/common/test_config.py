@@ -116,11 +116,14 @@ def test_combinations_that_cannot_work_are_refused() -> None:
             "server.min-replies": 6,
             "data.test-fraction": 0.5,
             "data.calibration-fraction": 0.5,
+            "train.device": "cpu",
+            "train.cuda-graph": True,
         }
     )
-    assert len(said) == 2
-    assert "server.min-replies is 6, but a round asks only 5 of 10" in said[0]
-    assert "leave nothing to train on" in said[1]
+    assert len(said) == 3
+    assert "train.cuda-graph needs a GPU" in said[0]
+    assert "server.min-replies is 6, but a round asks only 5 of 10" in said[1]
+    assert "leave nothing to train on" in said[2]
 
 
 CHANGED = {
@@ -189,7 +192,8 @@ def test_the_fingerprint_ignores_names_and_places() -> None:
         "eval-every": 1,
         "data.root": "/data",
         "data.download": False,
-        "train.device": "cpu",
+        "train.device": "cuda",
+        "train.cuda-graph": True,
         "names": "a,b",
         "server.quorum": 1,
         "server.retries": 0,
@@ -223,7 +227,7 @@ CHANGES = {
     "data.name": "cifar10", "data.alpha": 0.2, "data.test-fraction": 0.3, "train.epochs": 2,
     "train.batch-size": 33, "train.lr": 0.2, "train.lr-decay": 0.9, "train.momentum": 0.1,
     "train.augment": True, "train.drop-last": True, "server.lr": 0.5, "server.min-replies": 2,
-    "fedpcd.tau": 0.1, "fedpcd.history": 0, "fedpcd.solver": "exact",
+    "train.precision": "bfloat16", "fedpcd.tau": 0.1, "fedpcd.history": 0, "fedpcd.solver": "exact",
 }  # fmt: skip
 
 
