@@ -1,0 +1,171 @@
+"""The trainer's step beside a loop written by hand for the same model, on one device.
+
+    python -m bench.gpu [--device cuda] [--model cnn] [--batch 50] [--steps 40] [--repeats 7]
+
+The loop has all pictures on the device, normalised, and does nothing but the step: choose a batch,
+forward, backward, torch.optim.SGD; it never looks at the loss. It runs with the channels in either
+order, and the better time of a precision counts. The trainer is what clients run, from the order of
+an epoch to its summary. All run in one process, which keeps freed memory, one after another, all of
+them once before any runs again. Where there is no GPU, `--device cpu` shows the same ratio on one
+thread.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn.functional import cross_entropy
+
+from client_app.device import why_no_gpu
+from client_app.trainer import train
+from common.config import MODEL_NAMES, TrainConfig
+from common.data import Dataset
+from common.data import batches as on_device
+from common.data.batches import normalise
+from common.memory import keep_freed_memory
+from common.methods import LocalRule
+from common.models import FlatModel, build
+
+SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.05
+FORMATS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
+Epoch = Callable[[int], object]  # of this number
+
+
+def drawn(count: int) -> Dataset:
+    """Return random pictures; a step takes as long for them as for others."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
+    names = tuple(map(str, range(CLASSES)))
+    labels = rng.integers(0, CLASSES, count)
+    return Dataset("drawn", images, labels, names, count, (0.5,) * 3, (0.25,) * 3)
+
+
+def by_hand(
+    data: Dataset, model: str, device: str, batch: int, precision: str, order: torch.memory_format
+) -> Epoch:
+    """Return an epoch of the loop that one writes by hand."""
+    pixels = normalise(torch.from_numpy(data.images), data.mean, data.std).to(device)
+    pixels, labels = pixels.to(memory_format=order), torch.from_numpy(data.labels).to(device)
+    net = build(model, SHAPE, CLASSES, seed=0).to(device, memory_format=order).train()
+    optimiser = torch.optim.SGD(net.parameters(), lr=LR)
+
+    def mixed() -> AbstractContextManager[Any]:
+        is_mixed = precision == "bfloat16"
+        return torch.autocast(device, torch.bfloat16) if is_mixed else nullcontext()
+
+    def epoch(_: int) -> None:
+        for chosen in torch.randperm(len(labels), device=device).split(batch):
+            optimiser.zero_grad()
+            with mixed():
+                loss = cross_entropy(net(pixels[chosen]), labels[chosen])
+            loss.backward()
+            optimiser.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return epoch
+
+
+def ours(data: Dataset, model: str, device: str, plan: TrainConfig) -> Epoch:
+    """Return an epoch as a client trains it."""
+    flat = FlatModel(build(model, SHAPE, CLASSES, seed=0), device)
+    everything = np.arange(len(data))
+    return lambda number: train(
+        flat, data, everything, plan, LocalRule(), lr=LR, seed=1, path=(number, "0")
+    )
+
+
+def away(epoch: Epoch) -> Epoch:
+    """Return the epoch for a data set of its own that finds no room on the device."""
+
+    def without_room(number: int) -> None:
+        share, on_device.RESIDENT_SHARE = on_device.RESIDENT_SHARE, 0.0
+        epoch(number)
+        on_device.RESIDENT_SHARE = share
+
+    return without_room
+
+
+def rows(data: Dataset, model: str, device: str, batch: int) -> dict[str, tuple[str, Epoch]]:
+    """Return each row's precision and epoch by its name; the loop's rows come first."""
+    found: dict[str, tuple[str, Epoch]] = {}
+    for precision in ("float32", "bfloat16"):
+        hand = partial(by_hand, data, model, device, batch, precision)
+        for name, order in FORMATS.items():
+            found[f"loop, {precision}, {name}"] = precision, hand(order)
+    for precision in ("float32", "bfloat16"):
+        plan = TrainConfig(batch_size=batch, lr=LR, device=device, precision=precision)
+        found[f"trainer, {precision}"] = precision, ours(data, model, device, plan)
+        if device == "cuda":
+            graph = ours(data, model, device, replace(plan, cuda_graph=True))
+            found[f"trainer, {precision}, CUDA graph"] = precision, graph
+            host = away(ours(replace(data), model, device, plan))
+            found[f"trainer, {precision}, pictures from the host"] = precision, host
+    return found
+
+
+def measured(epochs: Mapping[str, tuple[str, Epoch]], steps: int, repeats: int) -> dict[str, Any]:
+    """Return the milliseconds of a step and how they compare to the loop's of that precision."""
+    times: dict[str, list[float]] = {name: [] for name in epochs}
+    for number in range(repeats + 1):
+        for name, (_, epoch) in epochs.items():
+            begin = time.perf_counter()
+            epoch(number)
+            times[name].append((time.perf_counter() - begin) / steps * 1e3)
+    middle = {name: median(all_[1:]) for name, all_ in times.items()}  # the first one warms up
+    best = {
+        precision: min(middle[n] for n, (p, _) in epochs.items() if p == precision and "loop" in n)
+        for precision, _ in epochs.values()
+    }
+    return {
+        name: {"ms": middle[name], "least": min(times[name][1:]), "most": max(times[name][1:]),
+               "ratio": middle[name] / best[precision]}
+        for name, (precision, _) in epochs.items()
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print the table; `--json` keeps it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--model", choices=MODEL_NAMES, default="cnn")
+    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        sys.exit(f"nothing measured: {why_no_gpu()}; --device cpu shows the ratio on a CPU")
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    card = torch.cuda.get_device_name() if given.device == "cuda" else platform.processor()
+    data = drawn(given.batch * given.steps)
+    table = measured(rows(data, given.model, given.device, given.batch), given.steps, given.repeats)
+    shown = Table(title=f"{given.model}, batches of {given.batch}, on {card or given.device}")
+    for title in ("", "ms a step", f"of {given.repeats}", "of the loop's"):
+        shown.add_column(title, justify="right" if title else "left")
+    for name, row in table.items():
+        spread = f"{row['least']:.2f}-{row['most']:.2f}"
+        shown.add_row(name, f"{row['ms']:.2f}", spread, f"{row['ratio']:.2f}")
+    Console().print(shown)
+    if given.json:
+        said = {"card": card, "device": given.device, "torch": torch.__version__,
+                "model": given.model, "batch": given.batch, "rows": table}  # fmt: skip
+        given.json.write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
