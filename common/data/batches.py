@@ -62,16 +62,14 @@ def normalise(batch: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) ->
         raise DataError(
             f"{batch.shape[1]} channels in the batch, but {len(mean)} means and {len(std)} stds"
         )
-    scale, shift = _scale_and_shift(mean, std, batch.device)
-    return batch.to(torch.float32).mul_(scale).add_(shift)
+    means, stds = _per_channel(mean, batch.device), _per_channel(std, batch.device)
+    return batch.to(torch.float32).div_(255).sub_(means).div_(stds)
 
 
-@lru_cache(maxsize=16)
-def _scale_and_shift(
-    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    means, stds = (torch.tensor(x, dtype=torch.float64).view(1, -1, 1, 1) for x in (mean, std))
-    return (1 / (255 * stds)).to(device, torch.float32), (-means / stds).to(device, torch.float32)
+@lru_cache(maxsize=32)
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return one number a channel [1, c, 1, 1]; moved once, for to move makes a GPU wait."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)
 
 
 class Draws(NamedTuple):
