@@ -9,24 +9,23 @@ whose dual is  min 1/2 |F mu|^2 - b . mu,  mu >= 0,  with z = F mu. F comes stra
 (QR) where they are at hand, so that the conditioning of the problem is not squared, and from
 their Gram matrix where only that exists.
 
-`common.geometry.least_distance` finds z. Rows that lack nothing at the answer have no part in it,
-so of many rows only few are ever factored (`least_multipliers`).
+`common.geometry.least_distance` finds z, and `common.geometry.few_rows` leaves rows out of it
+that have no part in it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from common.errors import AggregationError
+from common.geometry.few_rows import from_few_rows
 from common.geometry.least_distance import LARGEST, ROUNDING, Answer, Program, shortest
 from common.types import Matrix, Vector
 
 TRUSTED = 1e-6  # largest residual with which an answer, of this or another program, is used
-FLOAT32 = 1e-7  # what is left of a sum of unit rows that is zero, once they are in float32
-INDEFINITE = 1e-6  # how far below zero, per row, an eigenvalue of a unit Gram matrix may be
-FEW = 200  # rows that may come in at once, if those that are in are not more
+INEXACT = 1e-6  # of the product of two lengths: by how much an inner product may be off
 BAND = 64  # rows of a large matrix that are checked at once
 
 
@@ -161,71 +160,12 @@ def least_multipliers(
     _check_products(gram, lengths)
     unit_gaps = _per_length("gaps", gaps, lengths)
     size = float(max(target_length, unit_gaps.max(initial=0.0)))
-    answer, gains = _row_by_row(gram, lengths, gaps, unit_gaps / (size or 1.0), solver)
+    answer, gains = from_few_rows(gram, lengths, gaps, unit_gaps / (size or 1.0), solver)
 
     slack = size * gains - unit_gaps
     reach = size * max(1.0, float(np.linalg.norm(answer.push)))
     below = float(np.maximum(-answer.multipliers, 0.0).max(initial=0.0))
     return Multipliers(**_common(answer, lengths, size, slack, below, reach))
-
-
-def _row_by_row(
-    gram: Matrix, lengths: Vector, floors: Vector, gaps: Vector, solver: str
-) -> tuple[Answer, Vector]:
-    """Solve for a few rows, see what the others lack then, let the worst of them in, and so on.
-
-    Once no row outside lacks anything the answer is that of all rows; a conflict of the rows
-    inside is one of all. Rows without a multiplier leave, but only once each: a faint conflict
-    could let them in for ever. So a row comes in twice at most, and this ends within 2 m turns.
-
-    Args:
-        gram: inner products [m, m] of rows of these lengths [m].
-        floors: of which only the sign matters [m], and only for rows of zeros.
-        gaps: of the rows at unit length [m], in the problem's own size.
-        solver: as in `least_multipliers`.
-
-    Returns:
-        The answer, and what its point gains along each unit row [m].
-    """
-    m = gaps.size
-    scale = np.divide(1.0, lengths, out=np.zeros(m), where=lengths > 0)
-    asked = np.where((lengths == 0) & (floors > 0), np.inf, gaps)
-    inside, left = np.zeros((2, m), dtype=bool)
-    while True:
-        rows = np.flatnonzero(inside)
-        program = _program(gram[np.ix_(rows, rows)], lengths[rows], gaps[rows])
-        answer = shortest(program, floors[rows], lengths[rows], solver)
-        pulls, conflict = np.zeros((2, m))
-        pulls[rows], conflict[rows] = answer.multipliers, answer.conflict
-        active = np.flatnonzero(pulls)
-        gains = (pulls * scale)[active] @ gram[active] * scale
-
-        room = ROUNDING * (1.0 + np.abs(gaps) + pulls.sum())
-        lack = np.where(inside, 0.0, asked - gains - room)
-        wanting = np.flatnonzero(lack > 0)
-        if not answer.feasible or not wanting.size:
-            return replace(answer, multipliers=pulls, conflict=conflict), gains
-        stay = (pulls > 0) | (inside & left)
-        left |= inside & ~stay
-        order = np.argsort(-lack[wanting], kind="stable")
-        inside = stay
-        inside[wanting[order[: max(FEW, np.count_nonzero(stay))]]] = True
-
-
-def _program(products: Matrix, lengths: Vector, gaps: Vector) -> Program:
-    """Return the program of few rows from their inner products [k, k], its factor F [k, k]."""
-    k = len(products)
-    bounds = np.outer(lengths, lengths)
-    unit = np.divide(products, bounds, out=np.zeros_like(bounds), where=bounds > 0)
-    values, vectors = np.linalg.eigh((unit + unit.T) / 2)
-    if values.min(initial=0.0) < -INDEFINITE * k:
-        raise AggregationError(
-            f"expected a positive semidefinite gram, got the eigenvalue {values.min()} with "
-            f"{k} of its rows at unit length; build it with inner_products"
-        )
-    noise = k * np.finfo(np.float64).eps * float(values.max(initial=0.0))
-    factor = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-    return Program(factor, gaps, blur=max(FLOAT32, np.sqrt(noise)))
 
 
 def _check_products(gram: Matrix, lengths: Vector) -> None:
@@ -234,9 +174,7 @@ def _check_products(gram: Matrix, lengths: Vector) -> None:
         band = slice(start, start + BAND)
         bounds = np.outer(lengths[band], lengths[start:])
         these, those = gram[band, start:], gram[start:, band].T
-        odd = (np.abs(these) > bounds * (1 + INDEFINITE)) | (
-            np.abs(these - those) > bounds * INDEFINITE
-        )
+        odd = (np.abs(these) > bounds * (1 + INEXACT)) | (np.abs(these - those) > bounds * INEXACT)
         if odd.any():
             i, j = start + np.argwhere(odd)[0]
             raise AggregationError(
