@@ -49,9 +49,9 @@ def from_few_rows(
     """
     m = gaps.size
     scale = np.divide(1.0, lengths, out=np.zeros(m), where=lengths > 0)
-    asked = np.where((lengths == 0) & (floors > 0), np.inf, gaps)
-    inside = np.ones(m, dtype=bool) if m <= FEW else _guess(gram, scale, gaps)
-    left = np.zeros(m, dtype=bool)
+    inside, left = np.ones(m, dtype=bool), np.zeros(m, dtype=bool)
+    if m > FEW:
+        inside = _guess(gram, scale, gaps) | ((lengths == 0) & (floors > 0))
     while True:
         rows = np.flatnonzero(inside)
         program = _program(gram[np.ix_(rows, rows)], lengths[rows], gaps[rows])
@@ -60,7 +60,7 @@ def from_few_rows(
         pulls[rows], conflict[rows] = answer.multipliers, answer.conflict
         gains = _gains(gram, scale, pulls)
         stay = (pulls > 0) | (inside & left)
-        joined = _joined(stay, inside, asked - gains - _room(gaps, pulls))
+        joined = _joined(stay, inside, gaps - gains - _room(gaps, pulls))
         if not answer.feasible or not (joined & ~inside).any():
             return replace(answer, multipliers=pulls, conflict=conflict), gains
         left |= inside & ~stay
@@ -69,7 +69,8 @@ def from_few_rows(
 
 def _guess(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
     """Guess the rows with multipliers: hold some as equations, exchange those that are wrong."""
-    inside, pulls = np.zeros(gaps.size, dtype=bool), np.zeros(gaps.size)
+    pulls = np.zeros(gaps.size)
+    inside = pulls > 0
     for _ in range(GUESSES):
         lack = gaps - _gains(gram, scale, pulls) - _room(gaps, pulls)
         joined = _joined(pulls > 0, inside, lack)
@@ -77,10 +78,15 @@ def _guess(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
             break
         inside = joined
         rows = np.flatnonzero(inside)
-        unit = gram[np.ix_(rows, rows)] * np.outer(scale[rows], scale[rows])
+        unit = gram[np.ix_(rows, rows)]
+        unit *= scale[rows]
+        unit *= scale[rows, None]
         np.fill_diagonal(unit, 1.0 + SOFT)
         pulls = np.zeros(gaps.size)
-        pulls[rows] = np.linalg.solve(unit, gaps[rows])
+        try:
+            pulls[rows] = np.linalg.solve(unit, gaps[rows])
+        except np.linalg.LinAlgError:  # they depend to the last bit
+            break
     return inside
 
 

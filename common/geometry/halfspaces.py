@@ -138,12 +138,13 @@ def least_multipliers(
     (which is also what is left of an exact conflict after the rows were rounded to float32) while
     they ask for more than a millionth of the larger of target and largest gap.
 
-    The time goes with the rows that lack something, here or on the way to the answer, and hardly
-    with those that never do: only the former are factored, and residuals are of all. So are the
-    checks, except for eigenvalues: they are those of the rows factored.
+    Of more than 200 rows only those are factored that have a multiplier, or lack something on the
+    way. The residuals are of all rows. So are the checks of `gram`, except for its eigenvalues: an
+    indefinite matrix is refused where the rows factored show it.
 
     Args:
-        gram: inner products [m, m] in float64, never copied; rows of any length, zeros included.
+        gram: inner products [m, m] of rows of any length, zeros included; exact to float64, or to
+            float32 if no rows nearly depend on each other. It is not copied.
         gaps: what each row [m] lacks at the target.
         target_length: of the target, if known; gaps within rounding of it count as no gap.
         solver: a QP solver that qpsolvers has, asked first; or "exact".
