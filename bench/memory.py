@@ -18,23 +18,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from rich.console import Console
 from rich.table import Table
 
 from bench.alone import alone, peak, rss, settled
 from bench.round import machine
-from bench.tiny import inline, tiny_run
+from bench.tiny import inline, instead_of_digits, pictures, tiny_run
 from client_app.app import app
 from common.config import parse
-from common.data.dataset import Dataset
-from common.data.sources import SOURCES
 from common.layout import Layout
 from common.layout import Tensor as Shape
 from common.methods.fedpcd import FedPCD
 from common.models import FlatModel, build
-from common.wire import FlatCodec, Order, TrainReply
+from common.wire import ARRAYS, CONFIG, FlatCodec, Order, TrainReply, records_of
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from server_app.checkpoint import save
 from server_app.folder import RunFolder
@@ -65,7 +63,7 @@ class Drawing(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer one order; what it draws depends on the round and the client."""
         order = Order.read(message.content, self.codec.layout)
-        weights, _ = self.codec.unpack(message.content.array_records["arrays"])
+        weights, _ = self.codec.unpack(records_of(message.content, ArrayRecord)[ARRAYS])
         rng = np.random.default_rng([order.round, int(order.client)])
         returned = rng.standard_normal(weights.size, dtype=np.float32)
         returned *= 1e-3
@@ -91,9 +89,9 @@ class Checkpoints:
 
 
 def server_point(window: int, cohort: int) -> Row:
-    """Run FedPCD until its history is full and three rounds more; return its peak and bound."""
+    """Run FedPCD until its history was full twice; return its peak and bound."""
     layout = Layout((Shape("weight", (SIZE,)),))
-    clients = cohort * (window + 5)
+    clients = 40 * cohort  # so that few come twice
     method = FedPCD(history=window)
     grid = InlineGrid(Drawing(layout), clients, {}, 1)
     roster = Roster.of({str(k): FIRST_NODE + k for k in range(clients)})
@@ -106,7 +104,7 @@ def server_point(window: int, cohort: int) -> Row:
             roster=lambda _: roster, observer=Checkpoints(Path(folder)),
         )  # fmt: skip
         first = FlatCodec(layout).pack(np.zeros(SIZE, np.float32), {})
-        strategy.start(grid, first, num_rounds=window + 4)
+        strategy.start(grid, first, num_rounds=2 * (window + 2))
     grid.close()
     bound = Footprint.of(method, layout, clients=clients, asked=cohort)
     return {
@@ -125,7 +123,8 @@ def _small_round() -> None:
 
 
 def growth_point(method: str, model: str) -> Row:
-    """Run many rounds on the digits; return how memory grows by the round."""
+    """Run many rounds on small pictures; return how memory grows by the round."""
+    instead_of_digits(pictures(1200, (1, 16, 16)))
     held: list[float] = []
     note = RunFolder.note
 
@@ -161,13 +160,8 @@ def slope(values: Sequence[float]) -> float:
 def client_point(model: str, batch: int) -> Row:
     """Let a client carry out two orders of a run with a large model; return its peak."""
     _small_round()
-    pictures = 8 * max(batch, 8)
-    rng = np.random.default_rng(0)
-    data = Dataset(
-        "drawn", rng.integers(0, 256, (pictures, 3, 32, 32), dtype=np.uint8),
-        rng.integers(0, 10, pictures), tuple("0123456789"), pictures, (0.5,) * 3, (0.25,) * 3,
-    )  # fmt: skip
-    cast(Any, SOURCES)["digits"] = lambda *_: data
+    data = pictures(16 * max(batch, 8), (3, 32, 32))
+    instead_of_digits(data)
     config = parse(
         {
             "method": "fedavg", "model": model, "clients": 1, "participation": 1.0,
@@ -175,15 +169,14 @@ def client_point(model: str, batch: int) -> Row:
         }
     )  # fmt: skip
     InlineGrid(app, 0, {}, 1).close()  # messages need somebody who says whose they are
-    layout, record = _first(model, data)
+    layout = FlatModel(build(model, data.shape, len(data.classes), seed=0)).layout
     place: dict[str, Any] = {"partition-id": 0, "num-partitions": 1}
     context = Context(1, FIRST_NODE, place, RecordDict(), config.to_flat())
     before = settled()
     for number in (1, 2):
-        order = Order(number, 0.01, layout.digest, {}, "0", 0.0)
-        content = RecordDict({"arrays": record, "config": order.config()})
-        reply = app(Message(content, FIRST_NODE, "train", ttl=600.0), context)
+        reply = app(_order(number, layout), context)
         assert not reply.has_error(), reply.error
+        del reply
     size = 4 * layout.size / 1e6
     return {
         "model": model, "batch": batch, "model MB": size, "peak MB": peak() - before,
@@ -191,9 +184,15 @@ def client_point(model: str, batch: int) -> Row:
     }  # fmt: skip
 
 
-def _first(model: str, data: Dataset) -> tuple[Layout, Any]:
-    flat = FlatModel(build(model, data.shape, len(data.classes), seed=0))
-    return flat.layout, FlatCodec(flat.layout).pack(flat.take_weights(), flat.take_buffers())
+def _order(number: int, layout: Layout) -> Message:
+    """Return an order to train the model of zeros, which no other order holds in memory."""
+    record = FlatCodec(layout).pack(
+        np.zeros(layout.size, np.float32),
+        {buffer.name: np.ones(buffer.shape, buffer.dtype) for buffer in layout.buffers},
+    )
+    order = Order(number, 0.01, layout.digest, {}, "0", 0.0)
+    content = RecordDict({ARRAYS: record, CONFIG: order.config()})
+    return Message(content, FIRST_NODE, "train", ttl=600.0)
 
 
 # ---------------------------------------------------------------- the tables

@@ -39,15 +39,20 @@ class Tiny(nn.Module):
         return logits
 
 
-def pictures(count: int) -> Dataset:
+def pictures(count: int, shape: Shape = (1, SIDE, SIDE)) -> Dataset:
     """Draw pictures whose brightness tells the class, more or less."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, count)
-    grey = rng.integers(0, 128, (count, 1, SIDE, SIDE)) + 32 * labels[:, None, None, None]
+    grey = rng.integers(0, 128, (count, *shape)) + 32 * labels[:, None, None, None]
     return Dataset(
         name="tiny", images=grey.astype(np.uint8), labels=labels, classes=tuple("abcd"),
-        train_size=count * 4 // 5, mean=(0.44,), std=(0.2,), flip=False,
+        train_size=count * 4 // 5, mean=shape[0] * (0.44,), std=shape[0] * (0.2,), flip=False,
     )  # fmt: skip
+
+
+def instead_of_digits(data: Dataset) -> None:
+    """Let this process alone find these pictures where others find scikit-learn's digits."""
+    cast(MutableMapping[str, Any], SOURCES)["digits"] = lambda *_: data
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class Ran:
 
 
 def tiny_run(method: str, clients: int, cohort: int, rounds: int, **settings: Any) -> Ran:
-    """Run a federation of this process alone: it takes the places of the digits and of mlp."""
-    cast(MutableMapping[str, Any], SOURCES)["digits"] = lambda *_: pictures(EACH * clients)
+    """Run a federation in this process alone: its model takes the place of mlp."""
+    instead_of_digits(pictures(EACH * clients))
     cast(MutableMapping[str, Any], MODELS)["mlp"] = Tiny
     with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as out:
         config = parse(
