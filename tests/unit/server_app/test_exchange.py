@@ -198,7 +198,7 @@ def test_of_replies_that_come_at_once_the_first_by_name_are_kept() -> None:
 
 def test_a_watcher_sees_who_has_answered_while_others_are_awaited() -> None:
     seen: list[list[str]] = []
-    wire = Wire({"a": [(0, None)], "b": [(0.2, None)]})
+    wire = Wire({"a": [(0, None)], "b": [(1.0, None)]})
     wire.exchange(Terms(5), watch=lambda answers: seen.append(list(answers.replies)))
     assert ["a"] in seen
     assert seen[-1] == ["a", "b"]
