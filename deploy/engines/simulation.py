@@ -233,15 +233,15 @@ def simulate(
 
     from deploy.engines.handover import HandOver
 
-    orders = HandOver()
-    orders.install()
+    hand_over = HandOver()
+    hand_over.install()
     server_app = ServerApp()
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
         from server_app.app import run
 
-        orders.listen(grid)
+        hand_over.listen(grid)
         run(grid, config)
 
     begun = home / "begun"
