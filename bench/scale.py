@@ -42,6 +42,7 @@ ROUNDS, REPEATS = 12, 3  # of a run, of which the first is not counted; of a rou
 KEPT = 11  # rounds whose rows FedPCD's history holds by default, the newest included
 SIZE = 4000  # weights of the model whose rows are drawn
 KINDS, SHARED, OF_KIND, OWN = 10, 0.2, 2.0, 3.0  # of drawn clients; lengths of their parts
+METHOD, LAYOUT = FedPCD(), Layout((Shape("weight", (SIZE,)),))
 PARTS = (
     (common.methods.history, "_products"),
     (common.methods.fedpcd, "least_multipliers"),
@@ -149,19 +150,22 @@ def full(cohort: int) -> tuple[ServerState[History], Cohort]:
     return state, drawn(cohort, KEPT)
 
 
+def timed_round(state: ServerState[History], cohort: Cohort) -> tuple[float, Row]:
+    """Return the seconds of a round, and of its parts."""
+    begin = time.perf_counter()
+    with watched(*PARTS) as seconds:
+        next_state(state, cohort, METHOD, LAYOUT, 1.0)
+    return time.perf_counter() - begin, seconds
+
+
 def history_point(rows: int) -> Row:
     """Measure a round of FedPCD with so many rows: a cohort of 1/11 beside ten rounds before it."""
-    method, layout = FedPCD(), Layout((Shape("weight", (SIZE,)),))
-    next_state(*full(10), method, layout, 1.0)  # loads the QP solver
+    timed_round(*full(10))  # loads the QP solver
     before = settled()
     state, cohort = full(rows // KEPT)
-    rounds = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        with watched(*PARTS) as seconds:
-            following, step = next_state(state, cohort, method, layout, 1.0)
-        rounds.append((time.perf_counter() - begin, seconds))
+    rounds = [timed_round(state, cohort) for _ in range(REPEATS)]
     whole, seconds = sorted(rounds, key=itemgetter(0))[REPEATS // 2]
+    following, step = next_state(state, cohort, METHOD, LAYOUT, 1.0)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
         size = save(Path(folder), following, fingerprint="", keep=1).stat().st_size
