@@ -21,8 +21,8 @@ from server_app.looks import Looks, push, was_lost
 from server_app.reasons import reason_of
 from server_app.roster import Roster
 
-PAUSE = 0.03  # from one look for replies to the next, as a share of the time waited so far
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.4  # seconds; a look at a SuperLink takes 0.01
+PAUSE = 0.02  # between two looks for replies, as a share of the time waited so far
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.4  # seconds
 LOOK_SECONDS = 1.0  # between two looks at who is there
 SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
@@ -127,8 +127,7 @@ class Post:
 
         send(contents, roster(grid))
         while True:
-            look = time.monotonic()
-            pause = pause_after(look - begin)
+            pause = pause_after(time.monotonic() - begin)
             for name, reply in self._pull(grid, pending, pause):
                 client, now = pending.pop(name).client, time.monotonic()
                 if isinstance(reply, str):
@@ -163,7 +162,7 @@ class Post:
                         tries[client] += 1
                         answers.again.append(client)
                     send(back, there)
-            time.sleep(max(0.0, min(look + pause, deadline) - time.monotonic()))
+            time.sleep(max(0.0, min(pause, deadline - now)))
         answers.missing |= {sent.client: why for sent in pending.values()}
         answers.missing |= {client: one.reason for client, one in lost.items()}
         self._overdue |= pending
@@ -225,5 +224,5 @@ def _spare(enough: int) -> str:
 
 
 def pause_after(waited: float) -> float:
-    """Return the seconds to the next look for replies, which may be noticed that much too late."""
+    """Return the seconds until the next look for replies, which may come that much too late."""
     return min(max(SHORTEST_PAUSE, PAUSE * waited), LONGEST_PAUSE)

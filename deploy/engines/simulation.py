@@ -233,15 +233,15 @@ def simulate(
 
     from deploy.engines.handover import HandOver
 
-    hand_over = HandOver()
-    hand_over.install()
+    orders = HandOver()
+    orders.install()
     server_app = ServerApp()
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
         from server_app.app import run
 
-        hand_over.listen(grid)
+        orders.listen(grid)
         run(grid, config)
 
     begun = home / "begun"
