@@ -129,23 +129,28 @@ class Place(Runs):
         """`fedkeel` with these arguments, to its end."""
         return self.call(str(BIN / "fedkeel"), *arguments)
 
-    def processes(self) -> list[psutil.Process]:
-        """Every live process that was started here, wherever it hangs in the process tree."""
+    def processes(self, name: str = "") -> list[psutil.Process]:
+        """Every live process that was started here, wherever it hangs in the process tree.
+
+        Those only whose name starts with `name`. One that ends while it is looked at is not there.
+        """
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 here = process.environ().get("TMPDIR") == str(self.temp)
-                if here and process.status() != psutil.STATUS_ZOMBIE:
+                lives = here and process.status() != psutil.STATUS_ZOMBIE
+                if lives and process.name().startswith(name):
                     found.append(process)
         return found
 
     def training(self) -> list[psutil.Process]:
         """The Ray workers in which a client is at work."""
-        return [
-            process
-            for process in self.processes()
-            if process.name().startswith("ray::ClientAppActor.run") and process.environ().get(MARK)
-        ]
+        found = []
+        for process in self.processes("ray::ClientAppActor.run"):
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(MARK):
+                    found.append(process)
+        return found
 
     def end_all(self) -> None:
         """End what still runs here, such as the server that `flwr run` leaves behind."""

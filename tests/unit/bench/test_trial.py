@@ -10,6 +10,7 @@ import pytest
 
 from bench import trial
 from bench.trial import BenchError, Program, Trial, measure
+from tests.processes import lives
 
 WRITE = """
 import json, subprocess, sys, time
@@ -79,7 +80,7 @@ def test_whoever_is_interrupted_leaves_no_process_behind(
     with pytest.raises(KeyboardInterrupt):
         measure(program(code), tmp_path / "run", 1)
     number = int((tmp_path / "run/child").read_text())
-    assert not psutil.pid_exists(number) or psutil.Process(number).status() == "zombie"
+    assert not lives(number)
 
 
 def test_what_others_use_is_no_cpu_of_the_program(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -28,6 +27,7 @@ from deploy.engines.simulation import (
     short_temp,
 )
 from server_app.reasons import reason_of
+from tests.processes import lives
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
@@ -202,7 +202,7 @@ class TestProcesses:
             parent.wait()
         [orphan] = family(mark, NOWHERE)
         clear_away(mark, NOWHERE)
-        assert not psutil.pid_exists(orphan.pid) or orphan.status() == psutil.STATUS_ZOMBIE
+        assert not lives(orphan.pid)
 
     def test_whoever_ends_by_itself_is_given_time(self) -> None:
         mark = f"{os.getpid()}-patient"

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from flwr.common.config import parse_config_args
 from hypothesis import given
@@ -25,6 +24,7 @@ from deploy import node as nodes
 from deploy.hearing import Heard, grave, hear
 from deploy.lives import Life, why
 from deploy.node import Node, node_config, serve
+from tests.processes import lives
 
 INFO, WARNING, ERROR = ("\x1b[92mINFO \x1b[0m:      ", "\x1b[93mWARNING \x1b[0m:   ",
                         "\x1b[91mERROR \x1b[0m:     ")  # fmt: skip
@@ -237,15 +237,8 @@ def pids(node: Node) -> list[int]:
     return started + [int(pid) for call in calls(node.home / "apps") for pid in call[:2]]
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def all_gone(node: Node) -> bool:
-    return not any(map(is_running, pids(node)))
+    return not any(map(lives, pids(node)))
 
 
 def test_node_and_app_process_run_with_one_secret_and_end_with_all_their_children(
