@@ -237,13 +237,16 @@ class RunConfig(Settings):
         return flat
 
     def fingerprint(self) -> str:
-        """Return a digest of what the results depend on (not of names and places)."""
-        flat = self.to_flat()
-        for key in NOT_IN_RESULTS:
-            del flat[key]
-        used = {k: v for k, v in flat.items() if k.partition(".")[0] not in METHODS}
-        used |= {f"{self.method}.{k}": v for k, v in self.chosen.to_table().items()}
-        text = json.dumps(used, sort_keys=True)
+        """Return a digest of what the results depend on (not of names and places).
+
+        A setting that came later counts only where it differs from its default, so that runs
+        begun before there was one can go on.
+        """
+        flat, plain = self.to_flat(), RunConfig().to_flat()
+        left_out = {*NOT_IN_RESULTS, *(key for key in CAME_LATER if flat[key] == plain[key])}
+        others = METHODS.keys() - {self.method}
+        used = {key: flat[key] for key in flat if key.partition(".")[0] not in others}
+        text = json.dumps({key: used[key] for key in used.keys() - left_out}, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -262,6 +265,7 @@ NOT_IN_RESULTS = (
     *(f"diagnostics.{key}" for key in DiagnosticsConfig().to_table()),
     *(f"conformal.{key}" for key in ConformalConfig().to_table()),
 )  # fmt: skip
+CAME_LATER = ("train.precision",)  # than checkpoints; their default does what was done without
 
 
 def cohort_size(fraction: float, clients: int) -> int:

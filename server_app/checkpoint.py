@@ -99,8 +99,9 @@ def load_newest(
                 if head["fingerprint"] != fingerprint:
                     raise _OtherRunError(
                         f"{path} was made with another run config (fingerprint "
-                        f"{head['fingerprint']}, this run's is {fingerprint}); give the run "
-                        "another name, or the config it was started with"
+                        f"{head['fingerprint']}, this run's is {fingerprint}), or by another "
+                        "version of FedKeel; give the run another name, or the config it was "
+                        "started with"
                     )
                 state = _restore(ServerState, head["state"], arrays, template.method)
             _refuse_other_model(path, state, layout)

@@ -124,12 +124,16 @@ class RunFolder:
 
     def _changes(self) -> str:
         written, mine = self._written(), self.config.to_flat()
+        if not written:
+            return f"which one is not known, for its {CONFIG_FILE} is lost"
+        was = {**RunConfig().to_flat(), **written}  # what it lacks came later
         changes = [
-            f"{key} was {written[key]!r}, is {mine[key]!r}"
+            f"{key} was {was[key]!r}, is {mine[key]!r}"
             for key in mine
-            if key not in NOT_IN_RESULTS and key in written and written[key] != mine[key]
+            if key not in NOT_IN_RESULTS and was[key] != mine[key]
         ]
-        return "; ".join(changes) or "which one is not known"
+        alike = f"its {CONFIG_FILE} says the same, so perhaps another version of FedKeel made it"
+        return "; ".join(changes) or alike
 
     def _write_config(self) -> None:
         try:

@@ -237,6 +237,23 @@ def test_the_fingerprint_tells_apart_whatever_changes_the_results() -> None:
     assert len(prints) == len(CHANGES) + 1
 
 
+OF_DEFAULTS = {
+    "afl": "54e2b7cf8be53602", "craft": "dff0b54c7c4950b3", "ditto": "c35bc210a6c7748c",
+    "fedavg": "fe1ea38f46cdf0f8", "feddyn": "b0d235726550c9a6", "fedfv": "40d5532ef57148d0",
+    "fedheal": "d9d4044f0876c603", "fedlf": "9e44fb8c2d8c7d37", "fedmgda": "d61ef906f86ee310",
+    "fedpcd": "6bfed774380cf4e3", "fedprox": "20750529bd95504a", "fedpvr": "7641ca9d193036c7",
+    "fedpw": "bd91b74e96208de6", "qffl": "3747447bd74f02c0", "scaffold": "a9ecb9bfa942cc19",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "digest"), OF_DEFAULTS.items())
+def test_what_older_versions_began_has_the_fingerprint_that_they_gave_it(
+    method: str, digest: str
+) -> None:
+    """A new setting belongs into CAME_LATER, or their checkpoints are refused."""
+    assert parse({"method": method}).fingerprint() == digest
+
+
 # ---------------------------------------------------------------- rounds
 
 

@@ -12,6 +12,7 @@ import pytest
 from common.config import RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError
 from common.layout import Tensor
+from server_app.checkpoint import save
 from server_app.folder import CHECKPOINTS, RunFolder
 from server_app.records import CONFIG_FILE, RECORDS, RoundRecord, read_outcome, read_records
 from server_app.state import ServerState
@@ -154,6 +155,31 @@ def test_flb_08_a_resume_with_other_settings_is_refused_and_leaves_the_run_as_it
     with pytest.raises(CheckpointError, match=f"another config .*{key} was .*, is "):
         RunFolder.open(config_in(tmp_path, resume=True, **change))
     assert (config.read_bytes(), records.read_bytes(), read_outcome(folder.path)) == before
+
+
+def test_a_run_of_a_version_that_lacked_a_setting_goes_on_with_its_default_alone(
+    tmp_path: Path,
+) -> None:
+    folder = played(tmp_path, 3)
+    config = folder.path / CONFIG_FILE
+    config.write_text(config.read_text().replace('precision = "float32"\n', ""))
+    with pytest.raises(CheckpointError, match=r"train\.precision was 'float32', is 'bfloat16'"):
+        RunFolder.open(config_in(tmp_path, resume=True, **{"train.precision": "bfloat16"}))
+    assert "precision" not in config.read_text()
+    state, _ = RunFolder.open(config_in(tmp_path, resume=True)).restore(LAYOUT)
+    assert_same(state, state_of(2))
+
+
+@pytest.mark.parametrize(("is_lost", "said"), [(False, "another version"), (True, "lost")])
+def test_a_refusal_that_can_name_no_key_says_what_else_it_may_be(
+    tmp_path: Path, is_lost: bool, said: str
+) -> None:
+    folder = played(tmp_path, 3)
+    save(folder.path / CHECKPOINTS, state_of(3), fingerprint="f", keep=2)
+    if is_lost:
+        (folder.path / CONFIG_FILE).unlink()
+    with pytest.raises(CheckpointError, match=f"another config .*{said}"):
+        RunFolder.open(config_in(tmp_path, resume=True))
 
 
 def test_a_resume_for_fewer_rounds_than_were_done_is_refused(tmp_path: Path) -> None:
