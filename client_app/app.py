@@ -115,27 +115,29 @@ def train_here(message: Message, local: Local) -> RecordDict:
         seed=config.seed,
         path=(order.round, local.client),
     )
-    weights, reached = flat.take_weights(), flat.take_buffers()
+    reached = flat.seen_weights()
     if first is not None and done.steps:
         last = full_gradient(flat, local.data, local.split.train)
-        told |= gradient_metrics(first, last, received, weights, done)
-    pull = method.personal_pull()
-    if pull is not None and done.steps:
-        train_personal(local, Keepsake.of(local), pull, order, received, buffers)
+        told |= gradient_metrics(first, last, received, reached, done)
     extras: Mapping[str, Vector] = {}
     if done.steps:
-        extras = method.reply(order.brief, flat.layout, received - weights, done.lr_sum)
-    return TrainReply(
+        extras = method.reply(order.brief, flat.layout, received, reached, done.lr_sum)
+    reply = TrainReply(
         client=local.client,
         round=order.round,
-        weights=weights,
-        buffers=reached,
+        weights=reached,
+        buffers=flat.take_buffers(),
         examples=done.examples,
         steps=done.steps,
         lr_sum=done.lr_sum,
         extras=extras,
-        metrics={LOSS: done.loss, **told, SECONDS: time.perf_counter() - begin},
+        metrics={LOSS: done.loss, **told},
     ).record(FlatCodec(flat.layout))
+    pull = method.personal_pull()
+    if pull is not None and done.steps:  # writes over the model, which is packed by now
+        train_personal(local, Keepsake.of(local), pull, order, received, buffers)
+    records_of(reply, MetricRecord)[METRICS][SECONDS] = time.perf_counter() - begin
+    return reply
 
 
 @app.evaluate()

@@ -180,7 +180,7 @@ def local_steps(
             velocity[span] = rule.momentum * velocity[span] + g[span]
             g[span] = velocity[span]
         w = w - start.dtype.type(lr) * g
-    return w, method.reply(brief, layout, start - w, lr * steps)
+    return w, method.reply(brief, layout, start, w, lr * steps)
 
 
 def play(

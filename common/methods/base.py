@@ -68,14 +68,20 @@ class Method(Settings, Generic[S]):
         return LocalRule()
 
     def reply(
-        self, brief: Mapping[str, Vector], layout: Layout, delta: Vector, lr_sum: float
+        self,
+        brief: Mapping[str, Vector],
+        layout: Layout,
+        received: Vector,
+        reached: Vector,
+        lr_sum: float,
     ) -> Mapping[str, Vector]:
         """Return what the client sends back beside the model (runs on the client).
 
         Args:
             brief: what came with the order.
             layout: the model's layout.
-            delta: weights received minus weights now [d].
+            received: weights that came with the order [d].
+            reached: weights after the local steps [d]; good for this call alone.
             lr_sum: sum of the learning rates of the steps taken, K * lr.
         """
         return {}

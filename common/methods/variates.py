@@ -100,14 +100,22 @@ class VariateMethod(Method[Variates]):
         return LocalRule(shift=shift, block=block)
 
     def reply(
-        self, brief: Mapping[str, Vector], layout: Layout, delta: Vector, lr_sum: float
+        self,
+        brief: Mapping[str, Vector],
+        layout: Layout,
+        received: Vector,
+        reached: Vector,
+        lr_sum: float,
     ) -> Mapping[str, Vector]:
         """Send option II's c_i+ [v]; `lr_sum` is K * lr with the steps really taken."""
         if SHIFT not in brief:
             return {}
-        return {
-            VARIATE: self.corrected(layout).take(delta) / delta.dtype.type(lr_sum) - brief[SHIFT]
-        }
+        block = self.corrected(layout)
+        variate = block.take(received)
+        variate -= block.take(reached)
+        variate /= variate.dtype.type(lr_sum)
+        variate -= brief[SHIFT]
+        return {VARIATE: variate}
 
     def expects(self, state: Variates) -> Mapping[str, int]:
         """Return the size v of c_i+, if there is a block."""

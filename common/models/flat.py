@@ -106,10 +106,18 @@ class FlatModel:
             for name, buffer in own.items():
                 buffer.copy_(torch.from_numpy(np.array(buffers[name])))
 
+    def seen_weights(self) -> Vector:
+        """Return the weights [d] on the CPU, to be read before the model changes.
+
+        Where the model is on the CPU these are its own weights, else a copy.
+        """
+        flat: NDArray[Any] = self.weights.detach().cpu().numpy().view()
+        flat.flags.writeable = False
+        return flat
+
     def take_weights(self) -> Vector:
         """Return a copy of the weights [d] on the CPU."""
-        flat: NDArray[Any] = self.weights.detach().cpu().numpy()
-        return flat.copy() if self.device.type == "cpu" else flat
+        return self.seen_weights().copy()
 
     def take_buffers(self) -> dict[str, NDArray[Any]]:
         """Return copies of the buffers, with their dtypes, on the CPU."""

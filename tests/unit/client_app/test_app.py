@@ -1,6 +1,7 @@
 """The ClientApp's three answers, on real messages and the digits data."""
 
 import time
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,6 +85,20 @@ def test_training_takes_the_counted_steps_and_returns_what_the_method_needs(meth
     assert {k: len(v) for k, v in reply.extras.items()} == rule.expects(rule.init(layout))
     assert not np.array_equal(reply.weights, flat_model().take_weights())
     assert set(reply.metrics) == {"loss", "seconds", *rule.needs}
+
+
+def test_the_only_copies_of_the_model_are_the_trained_one_its_gradient_and_the_reply() -> None:
+    """torch's memory, which holds the first two, is not counted here."""
+    context, order, model = context_of(), order_of("train"), 4 * flat_model().layout.size
+    app(order_of("train"), context)  # loads the data
+    tracemalloc.start()
+    try:
+        reply = app(order, context)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert reply.has_content()
+    assert model <= peak < 1.5 * model
 
 
 @pytest.mark.parametrize("method", ["fedpvr", "scaffold"])

@@ -120,8 +120,9 @@ def round_by_the_optimiser(
         for _ in range(2):
             flat.gradient.copy_(torch.from_numpy(problem.gradient(flat.take_weights())))
             optimiser.step(0.1)
-        delta = state.weights - flat.take_weights()
-        extras = method.reply(brief, flat.layout, delta, 0.2)
+        reached = flat.take_weights()
+        extras = method.reply(brief, flat.layout, state.weights, reached, 0.2)
+        delta = state.weights - reached
         updates.append(ClientUpdate(client, 1, 2, 0.2, delta, extras=extras))
     return next_state(
         state, Cohort(state.round + 1, 0.1, 2, tuple(updates)), method, flat.layout, server_lr
@@ -180,7 +181,7 @@ def test_flb_14_one_step_over_all_samples_gives_the_exact_gradient(
     rule = method.rule(brief, flat.layout)
     done = run(flat, data, TrainConfig(batch_size=20), rule, lr=1.0)
     assert done.steps == 1
-    sent = method.reply(brief, flat.layout, before - flat.take_weights(), done.lr_sum)
+    sent = method.reply(brief, flat.layout, before, flat.take_weights(), done.lr_sum)
     assert_allclose(sent[VARIATE], gradient, atol=1e-6)
 
 
@@ -195,7 +196,7 @@ def test_flb_14_a_rate_that_halves_mid_round_counts_with_the_sum_of_the_rates() 
         flat.gradient.copy_(torch.tensor([3.0, -2.0]))
         optimiser.step(rate)
     brief = {SHIFT: np.zeros(2)}
-    sent = method.reply(brief, flat.layout, before - flat.take_weights(), sum(rates))
+    sent = method.reply(brief, flat.layout, before, flat.take_weights(), sum(rates))
     assert_allclose(sent[VARIATE], (3, -2), rtol=1e-12)
     data = pictures(80)
     done = run(flat_of(Net()), data, PLAN, lr=lambda k: 0.1 if k < 5 else 0.05)
@@ -224,8 +225,9 @@ def test_flb_14_fifty_rounds_on_ten_very_uneven_clients_stay_finite(
                 flat, data, np.arange(end - size, end), plan, method.rule(brief, flat.layout),
                 lr=0.1, seed=1, path=(number, client),
             )  # fmt: skip
-            delta = state.weights - flat.take_weights()
-            extras = method.reply(brief, flat.layout, delta, done.lr_sum)
+            reached = flat.take_weights()
+            extras = method.reply(brief, flat.layout, state.weights, reached, done.lr_sum)
+            delta = state.weights - reached
             updates.append(
                 ClientUpdate(str(client), size, done.steps, done.lr_sum, delta, extras=extras)
             )

@@ -156,7 +156,11 @@ def test_load_and_take_round_trip_with_buffers() -> None:
         "1.num_batches_tracked": np.array(7),
     }
     flat.load(weights, buffers)
-    assert_array_equal(flat.take_weights(), weights)
+    seen, copy = flat.seen_weights(), flat.take_weights()
+    assert not seen.flags.writeable
+    flat.weights += 1
+    assert_array_equal(seen, weights + 1)  # on a CPU it is the model's own
+    assert_array_equal(copy, weights)
     taken = flat.take_buffers()
     assert taken["1.num_batches_tracked"].shape == ()
     assert taken["1.num_batches_tracked"].dtype == np.int64
