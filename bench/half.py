@@ -24,7 +24,7 @@ from common.layout import Layout, Tensor
 from common.methods import FedPCD
 from common.methods.history import History
 from common.store import ClientVectors, Entry
-from common.types import ClientUpdate, Cohort, Vector
+from common.types import ClientId, ClientUpdate, Cohort, Vector
 from server_app.checkpoint import load_newest, newest_head
 from server_app.folder import CHECKPOINTS, WEIGHTS
 
@@ -54,14 +54,21 @@ def read(run: Path) -> tuple[Cohort, History, Layout]:
     newest = {client: e for client, e in entries.items() if e.round == state.round}
     updates = tuple(ClientUpdate(client, 1, 1, 1.0, e.vector) for client, e in newest.items())
     cohort = Cohort(state.round, state.method.rates[updates[0].client], len(entries), updates)
-    return cohort, state.method.without(list(newest), 0), layout
+    older = ClientVectors({client: e for client, e in entries.items() if client not in newest})
+    return cohort, remembered(older, state.method.rates), layout
+
+
+def remembered(seen: ClientVectors, rates: Mapping[ClientId, float]) -> History:
+    """Return the history of these displacements, their products in float64."""
+    vectors = [entry.vector for entry in seen.entries.values()]
+    kept = {client: rates[client] for client in seen.entries}
+    return History(seen, kept, inner_products(vectors, vectors))
 
 
 def stored(history: History, store: Callable[[Vector], Vector]) -> History:
     """Return the history with every displacement as it would come back from storage."""
     seen = {c: Entry(e.round, store(e.vector)) for c, e in history.seen.entries.items()}
-    vectors = [entry.vector for entry in seen.values()]
-    return History(ClientVectors(seen), history.rates, inner_products(vectors, vectors))
+    return remembered(ClientVectors(seen), history.rates)
 
 
 def main() -> None:

@@ -113,7 +113,8 @@ class FedPCD(Method[History]):
         lengths, scale = lengths_of(products)
         if not self.normalise:
             scale = (lengths > 0) / rates
-        scaled = products * np.outer(scale, scale)
+        scaled = np.outer(scale, scale)
+        scaled *= products  # in place: with many rows it has a gigabyte
         gram, progress = scaled[1:, 1:], scaled[0, 1:] * self.primary
         target = float(lengths[0] * scale[0]) * self.primary
         answer = least_multipliers(

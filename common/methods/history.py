@@ -61,7 +61,7 @@ class History:
     Attributes:
         seen: displacement [d] and round by client.
         rates: the local learning rate that each displacement was made with.
-        products: raw inner products [k, k] of the displacements, in the order of `seen`.
+        products: raw inner products [k, k] of the displacements, in the order of `rates`.
         exact: whether all of them were made in float64.
     """
 
@@ -69,31 +69,6 @@ class History:
     rates: dict[ClientId, float] = field(default_factory=dict)
     products: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     exact: bool = True
-
-    def without(self, clients: Sequence[ClientId], before: int) -> "History":
-        """Return the entries of other clients that were seen in round `before` or later."""
-        order = list(self.seen.entries)
-        young = self.seen.since(before).entries
-        gone = set(clients)
-        index = [k for k, client in enumerate(order) if client in young and client not in gone]
-        kept = [order[k] for k in index]
-        return History(
-            ClientVectors({client: self.seen.entries[client] for client in kept}),
-            {client: self.rates[client] for client in kept},
-            self.products[np.ix_(index, index)],
-            self.exact,
-        )
-
-    def with_cohort(
-        self, cohort: Cohort, order: Sequence[ClientId], products: Matrix, exact: bool
-    ) -> "History":
-        """Add the cohort; `products` [k, k] are of all displacements, in the given order."""
-        seen = self.seen.put(cohort.round, {u.client: u.delta for u in cohort.updates})
-        place = {client: index for index, client in enumerate(order)}
-        index = [place[client] for client in seen.entries]
-        rates = self.rates | {update.client: cohort.local_lr for update in cohort.updates}
-        ordered = {client: rates[client] for client in seen.entries}
-        return History(seen, ordered, products[np.ix_(index, index)], exact)
 
     def join(self, cohort: Cohort, shares: Vector, before: int) -> Joined:
         """Put the cohort and its mean beside what is remembered of others since round `before`.
@@ -103,21 +78,25 @@ class History:
             shares: the weight of each reply in the mean [m], adding up to 1.
             before: the round of the oldest displacement that still counts.
         """
-        present = [update.client for update in cohort.updates]
-        absent = self.without(present, before)
-        clients = [*present, *absent.seen.entries]
-        rows = [
-            cohort.mean(shares),
-            *(update.delta for update in cohort.updates),
-            *(entry.vector for entry in absent.seen.entries.values()),
-        ]
-        products, exact = _products(rows, shares, absent)
-        history = absent.with_cohort(cohort, clients, products[1:, 1:], exact)
+        present = {update.client: update.delta for update in cohort.updates}
+        young = self.seen.since(before).entries
+        absent = {client: entry for client, entry in young.items() if client not in present}
+        vectors = (entry.vector for entry in absent.values())
+        rows = [cohort.mean(shares), *present.values(), *vectors]
+        products, exact = _products(rows, shares, self, list(absent))
+        history = History(
+            ClientVectors(absent).put(cohort.round, present),
+            dict.fromkeys(present, cohort.local_lr) | {c: self.rates[c] for c in absent},
+            products[1:, 1:],
+            exact,
+        )
         working = np.float64 if exact else np.float32
-        return Joined(clients, rows, products, working, len(absent.seen), history)
+        return Joined([*present, *absent], rows, products, working, len(absent), history)
 
 
-def _products(rows: Sequence[Vector], shares: Vector, absent: History) -> tuple[Matrix, bool]:
+def _products(
+    rows: Sequence[Vector], shares: Vector, history: History, absent: Sequence[ClientId]
+) -> tuple[Matrix, bool]:
     """Return the products of the mean, the cohort and the absent, and whether all are exact."""
     new = len(shares)
     in_float32 = (
@@ -125,15 +104,17 @@ def _products(rows: Sequence[Vector], shares: Vector, absent: History) -> tuple[
         and all(row.dtype == np.float32 for row in rows)
         and all(map(_evens_out, rows[1 : 1 + new]))
     )
-    if absent.exact:
-        products = _filled(inner_products(rows[: 1 + new], rows), absent.products)
+    if history.exact:
+        made = _symmetric(inner_products(rows[: 1 + new], rows))
+        products = _filled(made, history, absent)
         return products, not (in_float32 and _far_apart(products[1:, 1:]))
     if in_float32:
-        fast = inner_products(rows[1 : 1 + new], rows[1:], working=np.float32)
-        products = _filled(fast, absent.products)
-        if _far_apart(products):
-            return _with_mean(products, shares), False
-    return inner_products(rows, rows), True
+        made = _symmetric(inner_products(rows[1 : 1 + new], rows[1:], working=np.float32))
+        products = _filled(_with_mean(made, shares), history, absent)
+        if _far_apart(products[1:, 1:]):
+            return products, False
+        del products  # it may be large
+    return _symmetric(inner_products(rows, rows)), True
 
 
 def _evens_out(row: Vector) -> bool:
@@ -149,20 +130,35 @@ def _evens_out(row: Vector) -> bool:
     return bool(abs(fast - exact) <= EVEN * exact)
 
 
+def _symmetric(products: Matrix) -> Matrix:
+    """Give both products of two of the first n rows in [n, k] the same last bit; in place."""
+    new = len(products)
+    products[:, :new] = (products[:, :new] + products[:, :new].T) / 2
+    return products
+
+
 def _with_mean(products: Matrix, shares: Vector) -> Matrix:
-    """Put the mean of the first rows before all rows: its products follow from theirs."""
-    first = shares @ products[: len(shares)]
+    """Put the mean of the first rows before all rows: its products follow from theirs [n, k]."""
+    first = shares @ np.ascontiguousarray(products)  # in the order in which all of them lie
     square = first[: len(shares)] @ shares
-    full: Matrix = np.block([[square, first], [first[:, None], products]])
+    full: Matrix = np.block([[square, first], [first[: len(shares), None], products]])
     return full
 
 
-def _filled(products: Matrix, known: Matrix) -> Matrix:
-    """Return all products from those of the new rows with all, and those of the others."""
-    new = len(products)
-    full: Matrix = np.block([[products], [products[:, new:].T, known]])
-    symmetric: Matrix = (full + full.T) / 2  # the two halves may differ in the last bit
-    return symmetric
+def _filled(made: Matrix, history: History, absent: Sequence[ClientId]) -> Matrix:
+    """Return all products [k, k]: those made of the new rows with all [n, k], and those kept.
+
+    With many rows a copy of this matrix has a gigabyte, so each product goes straight to its place.
+    """
+    new, size = made.shape
+    place = {client: k for k, client in enumerate(history.rates)}
+    index = np.array([place[client] for client in absent], dtype=np.intp)
+    full = np.empty((size, size))
+    full[:new] = made
+    full[new:, :new] = made[:, new:].T
+    for row, k in zip(full[new:], index, strict=True):
+        row[new:] = history.products[k].take(index)
+    return full
 
 
 def _far_apart(products: Matrix) -> bool:
@@ -172,9 +168,11 @@ def _far_apart(products: Matrix) -> bool:
         np.isfinite(products).all() and (lengths > SHORTEST).all() and (lengths < LONGEST).all()
     ):
         return False
-    unit = products * np.outer(scale, scale)
+    unit = np.outer(scale, scale)
+    unit *= products
+    unit[np.diag_indices_from(unit)] -= APART
     try:
-        np.linalg.cholesky(unit - APART * np.eye(len(unit)))
+        np.linalg.cholesky(unit)
     except np.linalg.LinAlgError:
         return False
     return True

@@ -146,7 +146,7 @@ def test_the_products_that_are_kept_are_those_of_the_remembered_updates() -> Non
         names = choose([str(k) for k in range(9)], 3, seed=1, round=number)
         rows = rng.normal(size=(3, 20)) + 0.1
         state = method.aggregate(cohort_of(rows, names=names, round=number), state, LAYOUT).state
-        held = np.stack([entry.vector for entry in state.seen.entries.values()])
+        held = np.stack([state.seen.entries[client].vector for client in state.rates])
         assert_allclose(state.products, held @ held.T, rtol=1e-12, atol=1e-12)
         assert state.rates.keys() == state.seen.entries.keys()
 

@@ -1,11 +1,12 @@
 """Displacements that are remembered: their products, in the precision that they need."""
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import DTypeLike
 
 from common.geometry import gram, inner_products
@@ -83,6 +84,23 @@ def test_products_of_what_is_remembered_are_never_made_again(
 ) -> None:
     after(*(cohort(r, drawn(4, r), first=4 * r) for r in (1, 2, 3, 4)))
     assert made == [(5, 5, "float64"), *((4, 4 * r, "float32") for r in (2, 3, 4))]
+
+
+def test_a_round_makes_one_matrix_of_all_products_and_leaves_the_old_one_alone() -> None:
+    """A state is good until the next one is kept: a void round goes on from it."""
+    m, rounds = 100, 6
+    *before, group = [cohort(r, noise(m, r, 64), first=m * r) for r in range(rounds)]
+    state = after(*before)
+    state.products.setflags(write=False)
+    tracemalloc.start()
+    try:
+        found = joined(state, group)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert np.shares_memory(found.products, found.history.products)
+    assert peak < 1.6 * 8 * (rounds * m) ** 2  # the products of the new rows are a sixth
+    assert_array_equal(joined(state, group).products, found.products)
 
 
 def test_products_are_those_of_float64_up_to_a_few_parts_in_a_hundred_million() -> None:
