@@ -166,7 +166,7 @@ def _carry_out(
     link: Link,
     folder: Path,
 ) -> None:
-    from deploy.engines import ENGINES, REMOTE, Resources
+    from deploy.engines import ENGINES, REMOTE, Resources, passed_over
     from deploy.launch import carry_out, resources
     from server_app.folder import RunFolder
 
@@ -182,6 +182,8 @@ def _carry_out(
         markup=False,
         soft_wrap=True,
     )
+    if remark := passed_over(engine):
+        console.print(remark, markup=False, soft_wrap=True)
     failed = []
     for config in configs:
         outcome = carry_out(config, ENGINES[engine], given, console, config.method)

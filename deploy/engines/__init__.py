@@ -4,6 +4,7 @@ An engine's module is imported when a run starts in it: whoever starts a run els
 a second for torch, which only the process that trains needs.
 """
 
+import os
 from collections.abc import Mapping
 
 from common.config import RunConfig
@@ -34,5 +35,20 @@ ENGINES: Mapping[str, Engine] = {
     "superlink": _superlink,
 }
 REMOTE = {"superlink"}  # their clients use none of this machine
+PASSED_OVER: Mapping[str, str] = {
+    "simulation": "RAY_ADDRESS",  # a cluster's workers lack the mark by which a run is ended
+}
 
-__all__ = ["ENGINES", "REMOTE", "Engine", "Job", "Resources"]
+
+def passed_over(engine: str) -> str:
+    """Say which variable of the environment an engine does not heed, "" if none is set."""
+    name = PASSED_OVER.get(engine, "")
+    if not os.environ.get(name):
+        return ""
+    return (
+        f"{name} ({os.environ[name]}) is passed over: this engine starts Ray on this machine "
+        "alone; on a cluster, use flwr run"
+    )
+
+
+__all__ = ["ENGINES", "REMOTE", "Engine", "Job", "Resources", "passed_over"]

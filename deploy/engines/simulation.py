@@ -228,7 +228,12 @@ def simulate(
 
     # Started here, Ray gives Flower the workers that it starts with; Flower would ask for others.
     threading.Thread(target=_import_ahead, daemon=True).start()
-    ray.init(num_cpus=resources.workers, include_dashboard=False, logging_level=logging.WARNING)
+    ray.init(
+        "local",  # never another's cluster, whatever RAY_ADDRESS or a running one says
+        num_cpus=resources.workers,
+        include_dashboard=False,
+        logging_level=logging.WARNING,
+    )
     from flwr.simulation import run_simulation
 
     from deploy.engines.handover import HandOver

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore.run import Run
 
-from deploy.engines import ENGINES, simulation
+from deploy.engines import ENGINES, passed_over, simulation
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from deploy.engines.simulation import (
     MARK,
@@ -58,6 +58,17 @@ def orders(*nodes: int) -> list[Message]:
 
 def test_there_are_three_engines_with_simulation_first() -> None:
     assert list(ENGINES) == ["simulation", "inline", "superlink"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_the_engine_that_would_join_a_ray_cluster_says_that_it_does_not(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address in ("", None, "auto"):
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if address is not None:
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        assert bool(passed_over(engine)) == (engine == "simulation" and address == "auto")
 
 
 class TestInlineGrid:
