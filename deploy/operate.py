@@ -204,6 +204,9 @@ def status(
     name: Annotated[str, typer.Argument(help="The run's name; the newest if empty.")] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
+    every_client: Annotated[
+        bool, typer.Option("--all", help="A line for every client, however many there are.")
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option(
@@ -220,7 +223,7 @@ def status(
         say(f"metrics of {folder.name} on http://{metrics.HOST}:{port}/metrics")
         metrics.serve(folder, port, until_stopped())
         return
-    raise typer.Exit(show(console, out, name, follow=follow))
+    raise typer.Exit(show(console, out, name, follow=follow, every_client=every_client))
 
 
 def _text(path: Path) -> str:

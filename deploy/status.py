@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from common.errors import ConfigError
 from common.text import one_line
-from common.types import by_client
+from deploy.turnout import Turnout
 from server_app.folder import LOG
 from server_app.live import LIVE, Live, read_live
 from server_app.records import (
@@ -28,8 +27,12 @@ SILENT_SECONDS = 10.0  # a run that lives gives a sign every two
 OK, FAILED = 0, 1
 
 
-def show(console: Console, out: Path, name: str, *, follow: bool) -> int:
+def show(
+    console: Console, out: Path, name: str, *, follow: bool, every_client: bool = False
+) -> int:
     """Print where a run stands; with `follow` until it ends. Returns 1 for one that failed.
+
+    Of many clients only those that need a look are listed, unless `every_client`.
 
     Raises:
         ConfigError: there is no such run.
@@ -41,7 +44,7 @@ def show(console: Console, out: Path, name: str, *, follow: bool) -> int:
         outcome, live = read_outcome(folder), read_live(folder)
         records = read_records(folder)
         if not follow or outcome:
-            _print(console, folder, live, records, outcome)
+            _print(console, folder, live, records, outcome, every_client)
             return FAILED if outcome and outcome.status == "failed" else OK
         line = headline(live, outcome, time.time(), folder.name)
         if line != told:
@@ -111,49 +114,18 @@ def _print(
     live: Live | None,
     records: list[RoundRecord],
     outcome: Outcome | None,
+    every_client: bool,
 ) -> None:
     line = headline(live, outcome, time.time(), folder.name)
     console.print(f"{folder.name}: {line}", markup=False, soft_wrap=True)
-    last = records[-1] if records else None
-    refused = live.refused if live else {}
-    there = {*live.ready, *live.asked} if live else set()
-    names = sorted((there | {*(last.cohort if last else ())}) - refused.keys(), key=by_client)
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (
-        ("client", "left"), ("now", "left"), ("last reply", "right"), ("s", "right"),
-        ("MB down", "right"), ("MB up", "right"), ("dropped", "right"), ("last reason", "left"),
-    ):  # fmt: skip
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for name in [*names, *refused]:
-        replied = [record for record in records if name in record.replied]
-        dropped = [record for record in records if name in record.dropped]
-        newest = replied[-1] if replied else None
-        reason = refused.get(name) or (dropped[-1].dropped[name] if dropped else "")
-        table.add_row(
-            one_line(name),
-            one_line(_now(name, live, outcome)),
-            f"round {newest.round}" if newest else "",
-            f"{newest.arrived[name]:.1f}" if newest and name in newest.arrived else "",
-            f"{newest.bytes_down[name] / 1e6:.2f}" if newest and name in newest.bytes_down else "",
-            f"{newest.bytes_up[name] / 1e6:.2f}" if newest and name in newest.bytes_up else "",
-            str(len(dropped)) if dropped else "",
-            one_line(reason),
-        )
-    console.print(table, markup=False)
+    turnout = Turnout.of(live, records, is_over=outcome is not None)
+    shown = turnout.clients if every_client else turnout.worth_a_look
+    console.print(str(turnout), markup=False, soft_wrap=True)
+    if shown:
+        console.print(turnout.table(shown), markup=False)
+    if left := len(turnout.clients) - len(shown):
+        more = f"{left:,} more: fedkeel status {folder.name} --all"
+        console.print(more, markup=False, soft_wrap=True)
     voids = [record for record in records if record.void]
     if voids:
         console.print(f"{len(voids)} void rounds, the last: {voids[-1].void}", markup=False)
-
-
-def _now(name: str, live: Live | None, outcome: Outcome | None) -> str:
-    if live is None or outcome:
-        return ""
-    if name in live.refused:
-        return "refused"
-    if name in live.answered:
-        return f"answered in {live.answered[name]:.1f} s"
-    if name in live.missing:
-        return live.missing[name]
-    if name in live.asked:
-        return "asked again" if name in live.again else "at work"
-    return "ready" if name in live.ready else "offline"

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from common.errors import ConfigError
 from deploy.status import find, headline, show
+from deploy.turnout import FEW_CLIENTS
 from server_app.live import LIVE, Live, LiveFile, clear_live, read_live
 from server_app.records import RECORDS, Outcome, Recorder, RoundRecord, write_outcome
 
@@ -21,9 +22,9 @@ def live(**changes: Any) -> Live:
     return Live(**{**facts, **changes})
 
 
-def told(out: Path, name: str = "") -> str:
+def told(out: Path, name: str = "", *, every_client: bool = False) -> str:
     console = Console(file=io.StringIO(), width=200)
-    show(console, out, name, follow=False)
+    show(console, out, name, follow=False, every_client=every_client)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
@@ -58,6 +59,68 @@ def test_each_client_has_its_line_with_bytes_seconds_and_reasons(tmp_path: Path)
     assert "offline" in rows["b"]
     assert "it went offline" in rows["b"]
     assert "no picture" in rows["z"]
+
+
+def crowd(folder: Path, **changes: Any) -> None:
+    """8,000 clients that are there, and four that are not all well; one round is done."""
+    names = [str(number) for number in range(8000)]
+    dropped = {"7": "out of memory", "8000": "it went offline", "9999": "it went offline"}
+    Recorder(folder / RECORDS).append(
+        RoundRecord(1, 0.1, ["7", "8000", "9998", "9999"], ["9998"], dropped)
+    )
+    scene = {
+        "ready": names, "asked": names[100:200], "missing": {"195": "its disk is full"},
+        "answered": dict.fromkeys(names[100:190], 1.0), "refused": {"late": "no picture"},
+    }  # fmt: skip
+    LiveFile(folder).show(live(**scene, **changes))
+
+
+def test_of_many_clients_those_that_need_a_look_are_listed_and_the_others_counted(
+    tmp_path: Path,
+) -> None:
+    crowd(tmp_path / "first")
+    first, counts, _, *rows, more = told(tmp_path).splitlines()
+    assert first.startswith("first: round 3 of 9: training, 90 of 100 replies")
+    assert counts == (
+        "8,004 clients: 1 refused, 3 offline, 1 missing, 9 at work, 90 answered, 7,900 ready"
+    )
+    assert [row.split()[0] for row in rows] == [
+        "late", "8000", "9999", "9998", "195", *map(str, range(190, 195)),
+        *map(str, range(196, 200)), "7",
+    ]  # fmt: skip
+    assert more == "7,989 more: fedkeel status first --all"
+
+
+def test_all_clients_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
+    names = [str(number) for number in range(FEW_CLIENTS + 1)]
+    LiveFile(tmp_path / "first").show(live(ready=names))
+    assert [row.split()[0] for row in told(tmp_path, every_client=True).splitlines()[3:]] == names
+    assert told(tmp_path).splitlines()[1:] == [
+        "21 clients: 21 ready",
+        "21 more: fedkeel status first --all",
+    ]
+
+
+def test_the_list_of_those_that_need_a_look_is_short_whatever_happens(tmp_path: Path) -> None:
+    crowd(tmp_path / "first", again=[str(number) for number in range(1000)])
+    assert len(told(tmp_path).splitlines()) == 3 + FEW_CLIENTS + 1
+
+
+def test_few_clients_all_have_a_line_and_nothing_is_said_of_more(tmp_path: Path) -> None:
+    everyone = [str(number) for number in range(FEW_CLIENTS)]
+    LiveFile(tmp_path / "first").show(live(ready=everyone))
+    _, counts, _, *rows = told(tmp_path).splitlines()
+    assert counts == "20 clients: 20 ready"
+    assert [row.split() for row in rows] == [[name, "ready"] for name in everyone]
+
+
+def test_after_the_end_only_those_that_were_dropped_need_a_look(tmp_path: Path) -> None:
+    crowd(tmp_path / "first")
+    write_outcome(tmp_path / "first", Outcome("completed", "", 2, 1.0))
+    _, counts, _, *rows, more = told(tmp_path).splitlines()
+    assert counts == "8,004 clients"
+    assert [row.split()[0] for row in rows] == ["7", "8000", "9999"]
+    assert "8,001 more" in more
 
 
 def test_terminal_codes_of_strangers_are_not_passed_on(tmp_path: Path) -> None:
