@@ -19,12 +19,14 @@ class Footprint:
         replies: a round's replies as they came, and the method's own vectors on both ways.
         updates: the same replies as displacements.
         models: the model in its several forms.
+        working: products of clients' vectors, and what else the method works with.
     """
 
     remembered: int
     replies: int
     updates: int
     models: int
+    working: int
 
     @classmethod
     def of(
@@ -48,12 +50,13 @@ class Footprint:
             replies=asked * (model + 2 * extras),
             updates=asked * model,
             models=MODELS * model,
+            working=FLOAT * method.working(layout, clients, asked),
         )
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.remembered + self.replies + self.updates + self.models
+        return sum(vars(self).values())
 
     def __str__(self) -> str:
         parts = (f"{_megabytes(size)} {name}" for name, size in vars(self).items() if size)

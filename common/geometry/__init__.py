@@ -11,6 +11,7 @@ from common.geometry.gram import (
     lengths_of,
 )
 from common.geometry.halfspaces import (
+    MATRICES,
     TRUSTED,
     Multipliers,
     Projection,
@@ -24,6 +25,7 @@ from common.geometry.simplex import project_onto_simplex
 
 __all__ = [
     "COLUMNS",
+    "MATRICES",
     "TRUSTED",
     "VANISHED",
     "Multipliers",

@@ -26,6 +26,7 @@ from common.types import Matrix, Vector
 
 TRUSTED = 1e-6  # largest residual with which an answer, of this or another program, is used
 INEXACT = 1e-6  # of the product of two lengths: by how much an inner product may be off
+MATRICES = 10  # [m, m] that `least_multipliers` needs, all rows active; `min_norm_weights` too
 BAND = 64  # rows of a large matrix that are checked at once
 
 

@@ -117,13 +117,25 @@ class Method(Settings, Generic[S]):
         """
         return None
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the most floats that the state can hold between rounds.
+    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return of how many clients the state can hold a vector between rounds.
 
         Args:
             layout: the model's layout, with d floats.
             clients: N.
             cohort: clients of a round, m.
+        """
+        return 0
+
+    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the most floats that the vectors in the state can hold between rounds."""
+        return 0
+
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the most floats of `aggregate` beside the vectors of state, replies and model.
+
+        These are matrices of clients' products, which the state may keep, and copies of many
+        clients' vectors. A float64 counts twice.
         """
         return 0
 

@@ -83,9 +83,17 @@ class FedDyn(Method[Variates]):
         """Return h/alpha, the way back to the mean of the round's models, where it is asked for."""
         return self._lead(state) if self.evaluate == "active" and len(state.own) else None
 
+    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return that every client can have a G_i."""
+        return clients
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for every client and twice that for the float64 sum."""
         return layout.size * (clients + 2)
+
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the cohort's new G_i, beside which the old ones are still there, and h."""
+        return (cohort + 8) * layout.size
 
     def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse momentum, which steps with a linear term do not have, and steps that diverge."""

@@ -71,9 +71,18 @@ class FedFV(Method[History]):
         """Return an empty history."""
         return History()
 
+    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return how many clients the window's rounds and this one can hold."""
+        return min(clients, cohort * (self._oldest + 1))
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return d floats for every client that the window's rounds and this one can hold."""
-        return layout.size * min(clients, cohort * (self._oldest + 1))
+        """Return d floats for each of them."""
+        return layout.size * self.kept(layout, clients, cohort)
+
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the products before and after, those made, and the coefficients."""
+        rows = 1 + self.kept(layout, clients, cohort)
+        return 2 * rows * (2 * rows + 3 * (1 + cohort))
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Project the conflicts away; remember the cohort."""

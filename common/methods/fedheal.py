@@ -65,9 +65,17 @@ class FedHEAL(Method[Consistency]):
         """Return that nobody was seen."""
         return Consistency()
 
+    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return that the signs of every client can be counted."""
+        return clients
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return half a float for each of every client's d counts."""
         return clients * ((layout.size + 1) // 2)
+
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the cohort's new counts, beside which the old ones are still there, and a mean."""
+        return (cohort // 2 + 4) * layout.size
 
     def aggregate(self, cohort: Cohort, state: Consistency, layout: Layout) -> Step[Consistency]:
         """Mask the displacements, weigh the clients, average; count the cohort's signs."""

@@ -30,6 +30,7 @@ from typing import ClassVar
 import numpy as np
 
 from common.geometry import (
+    MATRICES,
     VANISHED,
     combine,
     combined_length,
@@ -114,9 +115,18 @@ class FedLF(Method[ClientVectors]):
         """Train as usual; the published code takes one full-batch step."""
         return LocalRule(full_batch=self.released)
 
+    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return that every client can be remembered."""
+        return clients
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for every client."""
         return layout.size * clients
+
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the products of every layer, and what one layer's solution needs."""
+        layers = len(layout.spans if self.released else layout.layers())
+        return 2 * (layers + 3 + MATRICES) * (1 + clients) ** 2
 
     def aggregate(
         self, cohort: Cohort, state: ClientVectors, layout: Layout

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from common.geometry import (
+    MATRICES,
     TRUSTED,
     VANISHED,
     combine,
@@ -52,6 +53,10 @@ class FedMGDA(Method[None]):
 
     def init(self, layout: Layout) -> None:
         """FedMGDA+ remembers nothing."""
+
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the cohort's products, the same at unit length, and what the solution needs."""
+        return 2 * (3 + MATRICES) * cohort**2
 
     def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
         """Return eta d, or zero where d is."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from common.errors import ConfigError
 from common.geometry import (
+    MATRICES,
     TRUSTED,
     VANISHED,
     check_solver,
@@ -80,9 +81,17 @@ class FedPCD(Method[History]):
         """The history H."""
         return self.history
 
+    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return how many clients H + 1 rounds can hold."""
+        return min(clients, cohort * (self.history + 1))
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return d floats for every client that H + 1 rounds can hold."""
-        return layout.size * min(clients, cohort * (self.history + 1))
+        """Return d floats for each of them."""
+        return layout.size * self.kept(layout, clients, cohort)
+
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the products before, after and scaled, and those of the program, all active."""
+        return 2 * (3 + MATRICES) * (1 + self.kept(layout, clients, cohort)) ** 2
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Bend the cohort's mean; remember the cohort."""

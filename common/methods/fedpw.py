@@ -98,6 +98,11 @@ class FedPW(Method[Standings]):
         """Return that nobody was seen."""
         return Standings()
 
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the cohort's products, a tensor thinned for each client, and what ranks it."""
+        largest = max(tensor.size for tensor in layout.tensors)
+        return 2 * 4 * cohort**2 + (cohort + 12) * largest
+
     def aggregate(self, cohort: Cohort, state: Standings, layout: Layout) -> Step[Standings]:
         """Update both sets of weights; average whole displacements first, thinned ones later."""
         clients = [update.client for update in cohort.updates]

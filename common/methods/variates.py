@@ -132,6 +132,10 @@ class VariateMethod(Method[Variates]):
         report = {"variates": len(next_state.own), "length_c": length}
         return Step(direction, next_state, report)
 
+    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return that every client can have a variate, if there is a block."""
+        return clients if self.corrected(layout).size else 0
+
     def memory(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return v floats for every client and twice that for the float64 sum."""
         return self.corrected(layout).size * (clients + 2)

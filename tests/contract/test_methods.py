@@ -1,7 +1,7 @@
 """What every method in the table promises. A new method is held to it by being in the table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from common.methods import (
     Method,
 )
 from common.rng import stream
+from common.store import ClientVectors
 from common.types import ClientUpdate, Cohort
 from server_app.checkpoint import load_newest, save
 from server_app.state import ServerState, average_buffer, next_state
@@ -272,18 +273,26 @@ def test_the_first_brief_holds_nothing_but_zeros(method: Method[Any], dtype: Any
             assert_array_equal(vector, np.zeros(vector.size))
 
 
+def vectors_in(state: Any) -> int:
+    """How many vectors of clients a method's state holds."""
+    parts = [state, *(getattr(state, item.name) for item in fields(state))] if state else []
+    return sum(len(part) for part in parts if isinstance(part, ClientVectors))
+
+
 @METHOD
 @pytest.mark.parametrize(("clients", "size"), [(3, 3), (12, 2), (12, 5)])
 def test_the_state_is_never_larger_than_memory_says(
     method: Method[Any], clients: int, size: int
 ) -> None:
-    """In float32 numbers; the small matrices between clients are not counted."""
+    """In float32 numbers, the products among them, and in vectors of clients."""
     layout = layout_of_size(2000)
     cohorts = drawn(clients, size, 25)
     start = begin(method, layout, np.ones(2000), np.float32)
-    bound = 4 * method.memory(layout, clients, size) + 8 * clients**2
+    bound = 4 * (method.memory(layout, clients, size) + method.working(layout, clients, size))
+    kept = method.kept(layout, clients, size)
     for state in play(method, start, layout, bowls(clients, 2000), cohorts):
         assert sum(array.nbytes for array in arrays_in(state.method)) <= bound
+        assert vectors_in(state.method) <= kept
 
 
 # ---------------------------------------------------------------- on disk
