@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import get_context
@@ -14,24 +15,32 @@ from bench.trial import BenchError
 PATIENCE_SECONDS = 600.0
 
 
+class PatienceError(BenchError):
+    """Work was not done when patience ended."""
+
+
 def alone(work: Callable[..., Any], *given: Any, patience: float = PATIENCE_SECONDS) -> Any:
-    """Return what work(*given) returns in a new process; None if it takes too long.
+    """Return what work(*given) returns in a new process.
 
     Raises:
+        PatienceError: it was not done after `patience` seconds.
         BenchError: the process died of it; what it said is on stderr.
     """
+    what = f"{work.__name__}{given}"
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(there, work, *given))
-    process.start()
+    ours = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    process.start()  # and Ctrl-C is for us alone, who will end it
     there.close()
     try:
-        return here.recv() if here.poll(patience) else None
+        signal.pthread_sigmask(signal.SIG_SETMASK, ours)
+        if not here.poll(patience):
+            raise PatienceError(f"{what} was not done in {patience:g} s")
+        return here.recv()
     except EOFError:
         process.join()
-        raise BenchError(
-            f"{work.__name__}{given} ended with code {process.exitcode} and no result"
-        ) from None
+        raise BenchError(f"{what} ended with code {process.exitcode} and no result") from None
     finally:
         process.kill()
         process.join()

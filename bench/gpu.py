@@ -11,10 +11,10 @@ thread.
 """
 
 import argparse
-import json
 import platform
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
+from bench.command import add_json, at_least, carry_out, keep, print_tables
 from client_app.device import why_no_gpu
 from client_app.trainer import train
 from common.config import MODEL_NAMES, TrainConfig
@@ -41,7 +41,9 @@ from common.models import FlatModel, build
 
 SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.05
 FORMATS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
+LEGEND = "medians; of the loop's: of the faster loop with the same precision"
 Epoch = Callable[[int], object]  # of this number
+Timed = tuple[str, Epoch]  # and its precision
 
 
 def drawn(count: int) -> Dataset:
@@ -99,9 +101,9 @@ def away(epoch: Epoch) -> Epoch:
     return without_room
 
 
-def rows(data: Dataset, model: str, device: str, batch: int) -> dict[str, tuple[str, Epoch]]:
+def rows(data: Dataset, model: str, device: str, batch: int) -> dict[str, Timed]:
     """Return each row's precision and epoch by its name; the loop's rows come first."""
-    found: dict[str, tuple[str, Epoch]] = {}
+    found: dict[str, Timed] = {}
     for precision in ("float32", "bfloat16"):
         hand = partial(by_hand, data, model, device, batch, precision)
         for name, order in FORMATS.items():
@@ -117,54 +119,73 @@ def rows(data: Dataset, model: str, device: str, batch: int) -> dict[str, tuple[
     return found
 
 
-def measured(epochs: Mapping[str, tuple[str, Epoch]], steps: int, repeats: int) -> dict[str, Any]:
-    """Return the milliseconds of a step and how they compare to the loop's of that precision."""
-    times: dict[str, list[float]] = {name: [] for name in epochs}
+Times = Mapping[str, list[float]]  # seconds of the epochs of each row
+
+
+def measure(epochs: Mapping[str, Timed], repeats: int, times: Times) -> None:
+    """Run every epoch, one after another, so often and once more; the first times warm up."""
     for number in range(repeats + 1):
         for name, (_, epoch) in epochs.items():
             begin = time.perf_counter()
             epoch(number)
-            times[name].append((time.perf_counter() - begin) / steps * 1e3)
-    middle = {name: median(all_[1:]) for name, all_ in times.items()}  # the first one warms up
+            if number:
+                times[name].append(time.perf_counter() - begin)
+
+
+def compared(epochs: Mapping[str, Timed], times: Times, steps: int) -> dict[str, dict[str, float]]:
+    """Return the milliseconds of a step and how they compare to the loop's of that precision."""
+    each = {name: [1e3 * took / steps for took in all_] for name, all_ in times.items() if all_}
+    middle = {name: median(all_) for name, all_ in each.items()}
     best = {
         precision: min(middle[n] for n, (p, _) in epochs.items() if p == precision and "loop" in n)
-        for precision, _ in epochs.values()
+        for precision in {epochs[name][0] for name in each}
     }
     return {
-        name: {"ms": middle[name], "least": min(times[name][1:]), "most": max(times[name][1:]),
-               "ratio": middle[name] / best[precision]}
-        for name, (precision, _) in epochs.items()
+        name: {"ms": middle[name], "least": min(all_), "most": max(all_), "times": len(all_),
+               "ratio": middle[name] / best[epochs[name][0]]}
+        for name, all_ in each.items()
     }  # fmt: skip
 
 
+def show(
+    given: argparse.Namespace, table: Mapping[str, Mapping[str, float]], why: str | None
+) -> None:
+    """Print the table and write the file."""
+    card = torch.cuda.get_device_name() if given.device == "cuda" else platform.processor()
+    shown = Table(title=f"{given.model}, batches of {given.batch}, on {card or given.device}")
+    for title in ("", "ms a step", "range", "epochs", "of the loop's"):
+        shown.add_column(title, justify="right" if title else "left")
+    for name, row in table.items():
+        spread = f"{row['least']:.2f}-{row['most']:.2f}"
+        shown.add_row(name, f"{row['ms']:.2f}", spread, f"{row['times']}", f"{row['ratio']:.2f}")
+    print_tables([shown], LEGEND)
+    keep(given.json, why, card=card, device=given.device, model=given.model, batch=given.batch,
+         rows=table)  # fmt: skip
+
+
 def main() -> None:
-    """Measure and print the table; `--json` keeps it."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--model", choices=MODEL_NAMES, default="cnn")
-    parser.add_argument("--batch", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--batch", type=at_least(1), default=50, help="pictures of a step")
+    parser.add_argument("--steps", type=at_least(1), default=40, help="of an epoch")
+    parser.add_argument("--repeats", type=at_least(1), default=7, help="epochs that count")
+    add_json(parser)
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
         sys.exit(f"nothing measured: {why_no_gpu()}; --device cpu shows the ratio on a CPU")
     keep_freed_memory()
     torch.set_num_threads(1)
-    card = torch.cuda.get_device_name() if given.device == "cuda" else platform.processor()
-    data = drawn(given.batch * given.steps)
-    table = measured(rows(data, given.model, given.device, given.batch), given.steps, given.repeats)
-    shown = Table(title=f"{given.model}, batches of {given.batch}, on {card or given.device}")
-    for title in ("", "ms a step", f"of {given.repeats}", "of the loop's"):
-        shown.add_column(title, justify="right" if title else "left")
-    for name, row in table.items():
-        spread = f"{row['least']:.2f}-{row['most']:.2f}"
-        shown.add_row(name, f"{row['ms']:.2f}", spread, f"{row['ratio']:.2f}")
-    Console().print(shown)
-    if given.json:
-        said = {"card": card, "device": given.device, "torch": torch.__version__,
-                "model": given.model, "batch": given.batch, "rows": table}  # fmt: skip
-        given.json.write_text(json.dumps(said, indent=1) + "\n")
+    epochs: dict[str, Timed] = {}
+    times: dict[str, list[float]] = defaultdict(list)
+
+    def measured(_: Path) -> None:
+        data = drawn(given.batch * given.steps)
+        epochs.update(rows(data, given.model, given.device, given.batch))
+        measure(epochs, given.repeats, times)
+
+    carry_out(measured, lambda why: show(given, compared(epochs, times, given.steps), why))
 
 
 if __name__ == "__main__":

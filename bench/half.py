@@ -10,15 +10,17 @@ and that of the direction relative to its length.
 """
 
 import argparse
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from bench.command import add_json, carry_out, keep, print_tables
+from bench.trial import BenchError
 from common.geometry import inner_products
 from common.layout import Layout, Tensor
 from common.methods import FedPCD
@@ -27,6 +29,9 @@ from common.store import ClientVectors, Entry
 from common.types import ClientId, ClientUpdate, Cohort, Vector
 from server_app.checkpoint import load_newest, newest_head
 from server_app.folder import CHECKPOINTS, WEIGHTS
+
+LEGEND = """active: constraints, with float32 and with the other
+inner products: the largest error, relative to the largest square; step: its error, of its length"""
 
 
 def rounded(kind: torch.dtype) -> Callable[[Vector], Vector]:
@@ -40,16 +45,32 @@ STORED: Mapping[str, Callable[[Vector], Vector]] = {
 }
 
 
-def read(run: Path) -> tuple[Cohort, History, Layout]:
-    """Return a run's last cohort, what else its newest checkpoint remembers, and its layout."""
+def finished(text: str) -> Path:
+    """Return the folder of a run.
+
+    Raises:
+        ArgumentTypeError: it holds no checkpoint or no weights.
+    """
+    run = Path(text)
     head, _ = newest_head(run / CHECKPOINTS)
     if head is None or not (run / WEIGHTS).exists():
-        raise SystemExit(f"{run} is no finished run with a checkpoint")
+        raise argparse.ArgumentTypeError(f"{run} is no finished run with a checkpoint")
+    return run
+
+
+def read(run: Path) -> tuple[Cohort, History, Layout]:
+    """Return a run's last cohort, what else its newest checkpoint remembers, and its layout.
+
+    Raises:
+        BenchError: it is no run of FedPCD that remembers earlier rounds.
+    """
+    head, _ = newest_head(run / CHECKPOINTS)
+    assert head is not None, "the run is a finished one"
     with np.load(run / WEIGHTS) as named:
         layout = Layout(tuple(Tensor(name, named[name].shape) for name in named.files))
     state, _ = load_newest(run / CHECKPOINTS, FedPCD(), layout, fingerprint=head.fingerprint)
     if state is None or not any(e.round < state.round for e in state.method.seen.entries.values()):
-        raise SystemExit(f"{run} is no run of FedPCD that remembers earlier rounds")
+        raise BenchError(f"{run} is no run of FedPCD that remembers earlier rounds")
     entries = state.method.seen.entries
     newest = {client: e for client, e in entries.items() if e.round == state.round}
     updates = tuple(ClientUpdate(client, 1, 1, 1.0, e.vector) for client, e in newest.items())
@@ -71,39 +92,50 @@ def stored(history: History, store: Callable[[Vector], Vector]) -> History:
     return remembered(ClientVectors(seen), history.rates)
 
 
-def main() -> None:
-    """Measure and print the table; `--json` keeps it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run"
-    )
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    rows = []
+def compared(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each way to store the history."""
+    cohort, history, layout = read(run)
+    exact = FedPCD().aggregate(cohort, history, layout)
+    for name, store in STORED.items():
+        half = stored(history, store)
+        step = FedPCD().aggregate(cohort, half, layout)
+        products = np.abs(half.products - history.products)
+        apart = np.linalg.norm(step.direction - exact.direction)
+        yield {
+            "run": run.name, "stored as": name, "rows": len(history.seen),
+            "active": f"{exact.report['active']} / {step.report['active']}",
+            "inner products": float(products.max() / np.diag(history.products).max()),
+            "step": float(apart / np.linalg.norm(exact.direction)),
+        }  # fmt: skip
+
+
+def measure(given: argparse.Namespace, rows: list[dict[str, Any]], _: Path) -> None:
+    """Compare for every run; `rows` gets the results."""
     for run in given.runs:
-        cohort, history, layout = read(run)
-        exact = FedPCD().aggregate(cohort, stored(history, lambda vector: vector), layout)
-        for name, store in STORED.items():
-            half = stored(history, store)
-            step = FedPCD().aggregate(cohort, half, layout)
-            products = np.abs(half.products - stored(history, lambda v: v).products)
-            apart = np.linalg.norm(step.direction - exact.direction)
-            rows.append(
-                {
-                    "run": run.name, "as": name, "rows": len(history.seen),
-                    "active": f"{exact.report['active']} / {step.report['active']}",
-                    "product": float(products.max() / np.diag(history.products).max()),
-                    "direction": float(apart / np.linalg.norm(exact.direction)),
-                }
-            )  # fmt: skip
+        rows.extend(compared(run))
+
+
+def show(given: argparse.Namespace, rows: list[dict[str, Any]], why: str | None) -> None:
+    """Print the table and write the file."""
     table = Table(title="a history in half precision, against float32")
-    for title in rows[0]:
+    for title in rows[0] if rows else ():
         table.add_column(title, justify="right")
     for row in rows:
-        table.add_row(*(f"{v:.2g}" if isinstance(v, float) else f"{v}" for v in row.values()))
-    Console().print(table)
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1))
+        table.add_row(*(f"{v:.1e}" if isinstance(v, float) else f"{v}" for v in row.values()))
+    print_tables([table], LEGEND)
+    keep(given.json, why, rows=rows)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "runs", nargs="+", type=finished, metavar="RUN", help="folder of a finished run"
+    )
+    add_json(parser)
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    carry_out(partial(measure, given, rows), partial(show, given, rows))
 
 
 if __name__ == "__main__":

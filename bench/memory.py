@@ -8,28 +8,30 @@ on the inline engine; the client is FedKeel's own with one order after another.
 """
 
 import argparse
-import json
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from rich.console import Console
 from rich.table import Table
+from torch.nn.functional import cross_entropy
 
 from bench.alone import alone, peak, rss, settled
-from bench.round import machine
+from bench.command import add_json, carry_out, keep, print_tables
 from bench.tiny import inline, instead_of_digits, pictures, tiny_run
+from bench.trial import BenchError
 from client_app.app import app
 from common.config import parse
 from common.layout import Layout
 from common.layout import Tensor as Shape
+from common.memory import keep_freed_memory
 from common.methods.fedpcd import FedPCD
 from common.models import FlatModel, build
 from common.wire import ARRAYS, CONFIG, FlatCodec, Order, TrainReply, records_of
@@ -44,8 +46,12 @@ from server_app.strategy import MethodStrategy
 
 SIZE = 2_500_000  # weights of the model in the server's rounds: 10 MB
 WINDOWS, COHORTS = (0, 3, 10), (4, 8)
+STEPS = 8  # of a client's training, in each of two rounds
 ROUNDS, WARM = 300, 60  # of the growth; the first are not counted
-SLOPE = 0.2  # MB a round
+LEGEND = f"""MB: 1e6 bytes, beyond what the process held before; models: the same, in models
+window: rounds that FedPCD remembers; share: of the bound that the server logs at its start
+training itself: activations and copies of weights that torch makes; rest: models beside it
+first, warm, last: after rounds 1, {WARM + 1} and {ROUNDS}; MB a round: least squares from warm"""
 
 Row = dict[str, Any]
 
@@ -108,8 +114,8 @@ def server_point(window: int, cohort: int) -> Row:
     grid.close()
     bound = Footprint.of(method, layout, clients=clients, asked=cohort)
     return {
-        "window": window, "cohort": cohort, "models": bound.total / (4 * SIZE),
-        "bound MB": bound.total / 1e6, "peak MB": peak() - before,
+        "window": window, "clients a round": cohort, "bound, models": bound.total / (4 * SIZE),
+        "bound, MB": bound.total / 1e6, "peak, MB": peak() - before,
         "share": 1e6 * (peak() - before) / bound.total,
     }  # fmt: skip
 
@@ -143,8 +149,8 @@ def growth_point(method: str, model: str) -> Row:
             )
         )  # fmt: skip
     return {
-        "method": method, "model": model, "first MB": held[0], "warm MB": held[WARM],
-        "last MB": held[-1], "MB a round": slope(held[WARM:]),
+        "method": method, "model": model, "first, MB": held[0], "warm, MB": held[WARM],
+        "last, MB": held[-1], "MB a round": slope(held[WARM:]),
     }  # fmt: skip
 
 
@@ -157,10 +163,28 @@ def slope(values: Sequence[float]) -> float:
 # ---------------------------------------------------------------- the client
 
 
+def training_point(model: str, batch: int) -> float:
+    """Train a model without a client; return the most beyond its weights and their gradient, MB.
+
+    These are activations and the copies of weights that torch makes for its products.
+    """
+    _small_round()
+    torch.set_num_threads(1)
+    pixels = torch.from_numpy(pictures(batch, (3, 32, 32)).images).float()
+    flat = FlatModel(build(model, (3, 32, 32), 10, seed=0))
+    keep_freed_memory()
+    before = settled()
+    for _ in range(STEPS):
+        flat.gradient.zero_()
+        cross_entropy(flat.outputs(pixels), torch.zeros(batch, dtype=torch.int64)).backward()
+    return peak() - before
+
+
 def client_point(model: str, batch: int) -> Row:
     """Let a client carry out two orders of a run with a large model; return its peak."""
+    training = alone(training_point, model, batch)
     _small_round()
-    data = pictures(16 * max(batch, 8), (3, 32, 32))
+    data = pictures(2 * STEPS * max(batch, 8), (3, 32, 32))
     instead_of_digits(data)
     config = parse(
         {
@@ -177,10 +201,10 @@ def client_point(model: str, batch: int) -> Row:
         reply = app(_order(number, layout), context)
         assert not reply.has_error(), reply.error
         del reply
-    size = 4 * layout.size / 1e6
+    most, size = peak() - before, 4 * layout.size / 1e6
     return {
-        "model": model, "batch": batch, "model MB": size, "peak MB": peak() - before,
-        "models": (peak() - before) / size,
+        "model": model, "batch": batch, "model, MB": size, "peak, MB": most,
+        "training itself, MB": training, "rest, models": (most - training) / size,
     }  # fmt: skip
 
 
@@ -215,7 +239,7 @@ PARTS: Mapping[str, tuple[str, Callable[..., Row], Sequence[tuple[Any, ...]], in
 def table(title: str, rows: Sequence[Row]) -> Table:
     """Return the table: a line a point."""
     shown = Table(title=title)
-    for name in rows[0]:
+    for name in rows[0] if rows else ():
         shown.add_column(name, justify="right")
     for row in rows:
         shown.add_row(*(_cell(value) for value in row.values()))
@@ -228,25 +252,41 @@ def _cell(value: Any) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def measure(given: argparse.Namespace, kept: dict[str, list[Row]], _: Path) -> None:
+    """Measure the parts; `kept` gets each point. One without a result does not cost the others.
+
+    Raises:
+        BenchError: some had none.
+    """
+    failed = []
+    for name in given.only:
+        _, point, places, few = PARTS[name]
+        kept[name] = []
+        for place in places[:few] if given.quick else places:
+            print(name, *place, file=sys.stderr)  # noqa: T201
+            try:
+                kept[name].append(alone(point, *place))
+            except BenchError as error:
+                failed.append(f"{name}, no result: {error}")
+    if failed:
+        raise BenchError("\n".join(failed))
+
+
+def show(given: argparse.Namespace, kept: Mapping[str, list[Row]], why: str | None) -> None:
+    """Print the tables and write the file."""
+    print_tables([table(PARTS[name][0], rows) for name, rows in kept.items()], LEGEND)
+    keep(given.json, why, **kept)
+
+
 def main() -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="leave most points out")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--json", type=Path)
+    add_json(parser)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     kept: dict[str, list[Row]] = {}
-    for name in given.only:
-        title, point, places, few = PARTS[name]
-        kept[name] = []
-        for place in places[:few] if given.quick else places:
-            print(name, *place, file=sys.stderr)  # noqa: T201
-            kept[name].append(alone(point, *place))
-        Console().print(table(title, kept[name]))
-    if given.json:
-        said = {"machine": machine(), **kept}
-        given.json.write_text(json.dumps(said, indent=1) + "\n")
+    carry_out(partial(measure, given, kept), partial(show, given, kept))
 
 
 if __name__ == "__main__":

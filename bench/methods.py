@@ -7,16 +7,18 @@ is of seed 1, which nothing was chosen on. Runs that are there already are not d
 """
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rich.console import Console
 
+from bench.command import at_least, carry_out, keep, writable
+from bench.trial import BenchError
 from common.methods import METHODS
 from deploy.report.runs import Run, load_runs
 from deploy.report.table import megabytes_per_client_round
@@ -25,6 +27,21 @@ from server_app.records import OUTCOME
 FEDKEEL = (sys.executable, "-m", "deploy.cli")
 RATES = (0.02, 0.05, 0.1, 0.2)
 TUNED_ON, TESTED_ON = 0, 1
+FILE = "methods.json"
+
+
+def folder(text: str) -> Path:
+    """Return the folder of the runs, made where there is none.
+
+    Raises:
+        ArgumentTypeError: nothing can be written there.
+    """
+    path = Path(text).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be made: {error.strerror}") from None
+    return writable(str(path / FILE)).parent
 
 
 def runs_of(
@@ -58,6 +75,8 @@ def table(out: Path, alpha: float, rounds: int) -> Iterator[dict[str, Any]]:
         # the last run of a method is what it is for: the clients' own models, where there are some
         scores = {lr: tuned[lr][method][-1] for lr in RATES}
         known = {lr: run.evaluated[-1][1].mean for lr, run in scores.items() if ended(run)}
+        if not known:
+            raise BenchError(f"no run of {method} in {out} came to its end; see their outcomes")
         best = max(known, key=lambda lr: known[lr])
         for run in runs_of(out, alpha, best, TESTED_ON, rounds, [method])[method]:
             fairness = run.evaluated[-1][1]
@@ -75,19 +94,22 @@ def table(out: Path, alpha: float, rounds: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def main() -> None:
-    """Run what is missing, then print the tables and write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/methods"))
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--alphas", type=float, nargs="+", default=[0.1, 0.01])
-    given = parser.parse_args()
-    out = given.out.absolute()
-    tables, console = {}, Console()
+Tables = dict[str, list[dict[str, Any]]]  # by alpha
+
+
+def measure(given: argparse.Namespace, tables: Tables, _: Path) -> None:
+    """Run what is missing; `tables` gets each row."""
     for alpha in given.alphas:
-        rows = list(table(out, alpha, given.rounds))
-        tables[f"{alpha:g}"] = rows
-        console.print(f"\nalpha {alpha:g}\n")
+        rows = tables.setdefault(f"{alpha:g}", [])
+        for row in table(given.out, alpha, given.rounds):
+            rows.append(row)
+
+
+def show(given: argparse.Namespace, tables: Tables, why: str | None) -> None:
+    """Print the tables and write them as JSON."""
+    console = Console()
+    for alpha, rows in tables.items():
+        console.print(f"\nalpha {alpha}\n")
         console.print("| method | lr | mean | worst 10 % | spread | Jain | MB | server ms |")
         console.print("|---|---|---|---|---|---|---|---|")
         for row in rows:
@@ -97,7 +119,18 @@ def main() -> None:
                 f"{1000 * row['server_seconds']:.0f} |",
                 soft_wrap=True, highlight=False,
             )  # fmt: skip
-    (out / "methods.json").write_text(json.dumps(tables, indent=2) + "\n")
+    keep(given.out / FILE, why, methods=tables)
+
+
+def main() -> None:
+    """Run what is missing, then print the tables and write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=folder, default="runs/methods")
+    parser.add_argument("--rounds", type=at_least(2), default=60)
+    parser.add_argument("--alphas", type=float, nargs="+", default=[0.1, 0.01])
+    given = parser.parse_args()
+    tables: Tables = {}
+    carry_out(partial(measure, given, tables), partial(show, given, tables))
 
 
 if __name__ == "__main__":

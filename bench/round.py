@@ -5,34 +5,29 @@
 
 All do the same work: 100 clients with 500 pictures of CIFAR-10's size each, 10 clients a round, the
 model cnn, batches of 50, one epoch. They run one after another, all of them once before any runs
-again. Of a run neither the first round counts nor the last, after which some evaluate. Where other
-processes kept more than a tenth of a core busy ("others"), the times are not worth much.
+again. Of a run neither the first round counts nor the last, after which some evaluate. Who stops it
+gets the table of the runs that were done by then.
 """
 
 import argparse
 import json
 import os
-import platform
-import signal
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from bench.command import add_json, at_least, carry_out, keep, print_tables
 from bench.peers import PEERS, Against
-from bench.pictures import draw
+from bench.pictures import draw, found
 from bench.trial import BenchError, Program, Trial, measure
 from bench.work import Work
-from common.data.cifar import CIFAR10
 from common.threads import usable_cores
 from deploy.environment import QUIET
 from server_app.records import RECORDS, RoundRecord
@@ -40,7 +35,15 @@ from server_app.records import RECORDS, RoundRecord
 BIN = Path(sys.prefix) / "bin"
 ROOT = Path(__file__).parents[1]
 LEAST_ROUNDS = 3
-FOLDER = CIFAR10.editions[0].folder
+BUSY = 0.1  # cores that others may keep busy before a run counts as disturbed
+LEGEND = """wall s, CPU s: seconds of a round, medians of all rounds counted, CPU of all processes
+range: the medians of single runs; ratio: to the fastest plain loop's wall s
+start s: from the command to the first round
+others: cores that anything else kept busy, the most of any run"""
+DISTURBED = f"\n!: it was more than {BUSY} in a run, which is worth little; repeat it"
+TITLES = (
+    "program", "wall s", "range", "runs", "CPU s", "ratio", "start s", "accuracy", "others",
+)  # fmt: skip
 
 
 def ours(engine: str, work: Work) -> Program:
@@ -104,22 +107,22 @@ def summary(trials: Sequence[Trial]) -> dict[str, float]:
         "start": median(trial.start for trial in trials),
         "accuracy": median(trial.accuracy for trial in trials),
         "others": max(trial.others for trial in trials),
+        "runs": len(trials),
     }
 
 
 def table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return the table; ratios are to the fastest plain loop, where one was run."""
     shown = Table(title=title, box=None)
-    names = ("program", "wall s", "runs", "CPU s", "ratio", "start s", "accuracy", "others")
-    for name in names:
+    for name in TITLES:
         shown.add_column(name, justify="right")
     best = min((row["wall"] for name, row in rows.items() if name in PLAIN), default=None)
     for name, row in rows.items():
         ratio = f"{row['wall'] / best:.2f}" if best else ""
         shown.add_row(
             name, f"{row['wall']:.2f}", f"{row['low']:.2f}-{row['high']:.2f}",
-            f"{row['cpu']:.2f}", ratio, f"{row['start']:.1f}", f"{row['accuracy']:.3f}",
-            f"{row['others']:.2f}",
+            f"{row['runs']}", f"{row['cpu']:.2f}", ratio, f"{row['start']:.1f}",
+            f"{row['accuracy']:.3f}", f"{row['others']:.2f}{' !' * (row['others'] > BUSY)}",
         )  # fmt: skip
     return shown
 
@@ -127,10 +130,14 @@ def table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help=f"of a run, at least {LEAST_ROUNDS}")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each program")
+    parser.add_argument(
+        "--rounds", type=at_least(LEAST_ROUNDS), default=5, help=f"of a run, {LEAST_ROUNDS} or more"
+    )
+    parser.add_argument(
+        "--repeats", type=at_least(1), default=3, help="runs of each program, with seeds 1, 2, ..."
+    )
     parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
-    parser.add_argument("--root", type=Path, help="holds cifar-10-batches-bin; else it is drawn")
+    parser.add_argument("--root", type=found, help="holds cifar-10-batches-bin; else it is drawn")
     parser.add_argument(
         "--against", type=Against.read, action="append", default=[],
         metavar="NAME=CHECKOUT[:PYTHON]",
@@ -138,53 +145,55 @@ def arguments() -> argparse.Namespace:
         + "; ".join(f"{name}: {known.project}" for name, known in PEERS.items())
         + ". All of these were run, at these commits, with Python 3.11 and torch 2.14",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, help="keep every round, and what it ran on")
-    given = parser.parse_args()
-    if given.rounds < LEAST_ROUNDS or given.repeats < 1:
-        parser.error(f"--rounds is at least {LEAST_ROUNDS}, --repeats at least 1")
-    if given.root and not (given.root / FOLDER).is_dir():
-        parser.error(f"--root: {given.root} holds no {FOLDER}")
-    return given
+    add_json(parser)
+    return parser.parse_args()
 
 
-def machine() -> dict[str, Any]:
-    """Return what a table is worth nothing without."""
-    versions = {name: version(name) for name in ("fedkeel", "flwr", "ray", "torch")}
-    return {"cores": CORES, "system": platform.platform(), "python": platform.python_version(),
-            **versions}  # fmt: skip
+Trials = dict[str, list[Trial]]
+
+
+def run_all(given: argparse.Namespace, trials: Trials, home: Path) -> None:
+    """Run the programs; `trials` gets each run. One that fails is left out from then on.
+
+    Raises:
+        BenchError: some failed; what they said has been printed.
+    """
+    failed: list[str] = []
+    programs: dict[str, Callable[..., Program]] = {name: PROGRAMS[name] for name in given.only}
+    programs |= {against.name: partial(peer, against) for against in given.against}
+    root = given.root or home / "drawn"
+    if not given.root:
+        draw(root)
+    for number in range(given.repeats):
+        work = Work(str(root), given.rounds, seed=number + 1)
+        for name in [name for name in programs if name not in failed]:
+            print(f"{name}, {number + 1} of {given.repeats}", file=sys.stderr)  # noqa: T201
+            try:
+                done = measure(programs[name](work=work), home / f"{name}-{number}", work.rounds)
+                trials.setdefault(name, []).append(done)
+            except BenchError as error:
+                failed.append(name)
+                print(f"{name}: {error}", file=sys.stderr)  # noqa: T201
+    if failed:
+        raise BenchError(f"not all programs did the work: {', '.join(failed)} failed, see above")
+
+
+def show(given: argparse.Namespace, trials: Trials, why: str | None) -> None:
+    """Print the table and write the file."""
+    rows = {name: summary(done) for name, done in trials.items()}
+    title = f"FedAvg, {given.rounds} rounds a run, on {CORES} cores"
+    disturbed = any(row["others"] > BUSY for row in rows.values())
+    print_tables([table(rows, title)], LEGEND + DISTURBED * disturbed)
+    kept = {name: {**rows[name], "trials": [*map(asdict, trials[name])]} for name in rows}
+    work = Work(str(given.root or "drawn"), given.rounds)
+    keep(given.json, why, work=asdict(work), programs=kept)
 
 
 def main() -> None:
     """Measure and print the table."""
     given = arguments()
-    programs: dict[str, Callable[..., Program]] = {name: PROGRAMS[name] for name in given.only}
-    programs |= {against.name: partial(peer, against) for against in given.against}
-    trials: dict[str, list[Trial]] = {name: [] for name in programs}
-    failed: dict[str, str] = {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and not without its children
-    with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
-        home = Path(folder)
-        root = given.root.absolute() if given.root else home / "drawn"
-        if not given.root:
-            draw(root)
-        for number in range(given.repeats):
-            work = Work(str(root), given.rounds, seed=number + 1)
-            for name in [name for name in programs if name not in failed]:
-                print(f"{name}, {number + 1} of {given.repeats}", file=sys.stderr)  # noqa: T201
-                place = home / f"{name}-{number}"
-                try:
-                    trials[name].append(measure(programs[name](work=work), place, work.rounds))
-                except BenchError as error:
-                    failed[name] = str(error)
-    rows = {name: summary(done) for name, done in trials.items() if done}
-    title = f"seconds of a round, medians of {given.repeats} runs on {CORES} cores"
-    Console().print(table(rows, title))
-    if given.json:
-        kept = {name: {**rows[name], "trials": [*map(asdict, trials[name])]} for name in rows}
-        said = {"machine": machine(), "work": asdict(work), "programs": kept}
-        given.json.write_text(json.dumps(said, indent=1) + "\n")
-    if failed:
-        sys.exit("\n".join(f"{name}: {why}" for name, why in failed.items()))
+    trials: Trials = {}
+    carry_out(partial(run_all, given, trials), partial(show, given, trials))
 
 
 if __name__ == "__main__":

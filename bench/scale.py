@@ -3,31 +3,30 @@
     python -m bench.scale [--quick] [--only CURVE ...] [--json FILE]
 
 All on the inline engine with a tiny model, one worker, each point in a process of its own. Where a
-point is ten times as large as the one before it, what grows by ten is linear.
+point is ten times as large as the one before it, what grows by ten is linear. Growth is told from
+the last two of all points only: among smaller ones much is still constant.
 """
 
 import argparse
-import json
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import common.methods.fedpcd
 import common.methods.history
-from bench.alone import alone, peak, settled
-from bench.round import machine
+from bench.alone import PatienceError, alone, peak, settled
+from bench.command import add_json, carry_out, keep, print_tables
 from bench.tiny import tiny_run
 from common.layout import Layout
 from common.layout import Tensor as Shape
@@ -48,7 +47,12 @@ PARTS = (
     (common.methods.fedpcd, "least_multipliers"),
     (common.methods.fedpcd, "combine"),
 )
+PHASES = {"orders": "configure", "aggregation": "aggregate", "checkpoint": "checkpoint"}
 PATIENCE_SECONDS = 240.0
+LEGEND = f"""s, ms: seconds and milliseconds, medians; kB, MB: 1e3 and 1e6 bytes
+RSS: the peak beyond what the process holds once everything is imported
+records.jsonl: of {ROUNDS} rounds, one evaluated; active: rows with a multiplier
+grows as: the power between the last two points; left out where not all points are measured"""
 
 Row = dict[str, float]
 
@@ -67,14 +71,14 @@ def clients_point(clients: int) -> Row:
     whole = time.perf_counter() - begin
     records = ran.records
     return {
-        "start s": whole - sum(sum(record.seconds.values()) for record in records),
-        "round ms": 1e3 * median(map(outside, records[1:])),
-        "evaluate s": records[-1].seconds["evaluate"],
-        "RSS MB": peak() - before,
-        "live kB": ran.bytes["live.json"] / 1e3,
-        "records kB": ran.bytes["records.jsonl"] / 1e3,
-        "partition kB": ran.bytes["partition.json"] / 1e3,
-        "checkpoint kB": ran.bytes[f"checkpoints/round-{ROUNDS:06d}.ckpt"] / 1e3,
+        "start, s": whole - sum(sum(record.seconds.values()) for record in records),
+        "a round beside the training, ms": 1e3 * median(map(outside, records[1:])),
+        "evaluation of all, s": records[-1].seconds["evaluate"],
+        "RSS, MB": peak() - before,
+        "live.json, kB": ran.bytes["live.json"] / 1e3,
+        "records.jsonl, kB": ran.bytes["records.jsonl"] / 1e3,
+        "partition.json, kB": ran.bytes["partition.json"] / 1e3,
+        "checkpoint, kB": ran.bytes[f"checkpoints/round-{ROUNDS:06d}.ckpt"] / 1e3,
     }
 
 
@@ -84,15 +88,16 @@ def cohort_point(cohort: int) -> Row:
     ran = tiny_run("fedavg", 2000, cohort, ROUNDS)
     records = ran.records[1:]
     phases = {
-        f"{phase} ms": 1e3 * median(record.seconds[phase] for record in records)
-        for phase in ("configure", "aggregate", "checkpoint")
+        f"of it: {name}, ms": 1e3 * median(record.seconds[phase] for record in records)
+        for name, phase in PHASES.items()
     }
+    worked = [sum(parts["work"] for parts in record.worked.values()) for record in records]
     return {
-        "round ms": 1e3 * median(map(outside, records)),
+        "a round beside the training, ms": 1e3 * median(map(outside, records)),
         **phases,
-        "training ms": 1e3 * median(sum(w["work"] for w in r.worked.values()) for r in records),
-        "RSS MB": peak() - before,
-        "records kB": ran.bytes["records.jsonl"] / 1e3,
+        "the training itself, ms": 1e3 * median(worked),
+        "RSS, MB": peak() - before,
+        "records.jsonl, kB": ran.bytes["records.jsonl"] / 1e3,
     }
 
 
@@ -170,14 +175,14 @@ def history_point(rows: int) -> Row:
     with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
         size = save(Path(folder), following, fingerprint="", keep=1).stat().st_size
     return {
-        "aggregate s": whole,
-        "products s": seconds["_products"],
-        "multipliers s": seconds["least_multipliers"],
-        "combine s": seconds.get("combine", 0.0),
-        "other s": whole - sum(seconds.values()),
-        "checkpoint s": time.perf_counter() - begin,
-        "checkpoint MB": size / 1e6,
-        "RSS MB": peak() - before,
+        "aggregation, s": whole,
+        "of it: products, s": seconds["_products"],
+        "of it: multipliers, s": seconds["least_multipliers"],
+        "of it: combination, s": seconds.get("combine", 0.0),
+        "of it: all else, s": whole - sum(seconds.values()),
+        "checkpoint, s": time.perf_counter() - begin,
+        "checkpoint, MB": size / 1e6,
+        "RSS, MB": peak() - before,
         "active": step.report["active"],
     }
 
@@ -194,11 +199,12 @@ class Curve:
 
 CURVES: Mapping[str, Curve] = {
     "clients": Curve(
-        "clients registered (FedAvg, 10 a round)", clients_point, (100, 1000, 10_000, 100_000), 3
+        "clients that are registered (FedAvg, 10 a round)",
+        clients_point, (100, 1000, 10_000, 100_000), 3,
     ),
-    "cohort": Curve("clients a round (FedAvg, 2,000 clients)", cohort_point, (10, 100, 1000), 3),
+    "cohort": Curve("clients of a round (FedAvg, 2,000 clients)", cohort_point, (10, 100, 1000), 3),
     "history": Curve(
-        f"rows of FedPCD's history, with the cohort ({SIZE:,} weights)",
+        f"rows of the history, with the cohort (FedPCD, {SIZE:,} weights)",
         history_point, (110, 1100, 3300, 11_000), 2,
     ),
 }  # fmt: skip
@@ -212,15 +218,17 @@ def growth(sizes: Sequence[int], values: Sequence[float]) -> float | None:
 
 
 def table(curve: Curve, rows: Mapping[int, Row | None]) -> Table:
-    """Return the table: a column a point, and how each figure grows at the end."""
+    """Return the table: a column a point, and how each figure grows if all points are there."""
     shown = Table(title=curve.title)
     done = {size: row for size, row in rows.items() if row is not None}
     shown.add_column("")
     for size in rows:
         shown.add_column(f"{size:,}", justify="right")
     shown.add_column("grows as", justify="right")
+    is_whole = list(done) == list(curve.sizes)
     for name in next(iter(done.values()), {}):
-        power = growth(list(done), [row[name] for row in done.values()])
+        values = [row[name] for row in done.values()]
+        power = growth(curve.sizes, values) if is_whole else None
         cells = [
             _number(row[name]) if row else f"> {PATIENCE_SECONDS:g} s" for row in rows.values()
         ]
@@ -232,26 +240,37 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+Points = dict[str, dict[int, Row | None]]
+
+
+def measure(given: argparse.Namespace, points: Points, _: Path) -> None:
+    """Measure the curves; `points` gets each point, None where it took too long."""
+    for name in given.only:
+        curve = CURVES[name]
+        points[name] = {}
+        for size in curve.sizes[: curve.quick] if given.quick else curve.sizes:
+            print(f"{name}, {size}", file=sys.stderr)  # noqa: T201
+            try:
+                points[name][size] = alone(curve.point, size, patience=PATIENCE_SECONDS)
+            except PatienceError:
+                points[name][size] = None
+
+
+def show(given: argparse.Namespace, points: Points, why: str | None) -> None:
+    """Print the tables and write the file."""
+    print_tables([table(CURVES[name], rows) for name, rows in points.items()], LEGEND)
+    keep(given.json, why, curves=points)
+
+
 def main() -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="leave the largest points out")
     parser.add_argument("--only", nargs="+", choices=list(CURVES), default=list(CURVES))
-    parser.add_argument("--json", type=Path)
+    add_json(parser)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-    kept: dict[str, dict[int, Row | None]] = {}
-    for name in given.only:
-        curve = CURVES[name]
-        sizes = curve.sizes[: curve.quick] if given.quick else curve.sizes
-        kept[name] = {}
-        for size in sizes:
-            print(f"{name}, {size}", file=sys.stderr)  # noqa: T201
-            kept[name][size] = alone(curve.point, size, patience=PATIENCE_SECONDS)
-        Console().print(table(curve, kept[name]))
-    if given.json:
-        said = {"machine": machine(), "curves": kept}
-        given.json.write_text(json.dumps(said, indent=1) + "\n")
+    points: Points = {}
+    carry_out(partial(measure, given, points), partial(show, given, points))
 
 
 if __name__ == "__main__":

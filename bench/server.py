@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -28,9 +28,9 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
-from rich.console import Console
 from rich.table import Table
 
+from bench.command import add_json, at_least, carry_out, keep, print_tables
 from common.geometry import differences
 from common.layout import Layout, Tensor
 from common.memory import keep_freed_memory
@@ -47,6 +47,11 @@ from server_app.strategy import MethodStrategy
 ROUND = 100
 COMMON = 0.06  # what displacements share, for what each has of its own: 0, 1 or 2 times
 COLUMNS = (1024, 4096, 16384)  # of the blocks that the floor's product is tried with
+OPTIONS = (
+    ("replies", 10, "of the round"),
+    ("rows", 69, "remembered"),
+    ("repeats", 5, "of each figure, of which the median counts"),
+)
 
 
 def displacements(count: int, size: int, *path: int) -> Iterator[Vector]:
@@ -208,7 +213,7 @@ def child(given: argparse.Namespace, cores: int) -> Mapping[str, float]:
     mine = sorted(os.sched_getaffinity(0))[:cores]
     command = [sys.executable, "-m", "bench.server", "--child", *sys.argv[1:]]
     done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE,
+        command, check=True, stdout=subprocess.PIPE, start_new_session=True,
         preexec_fn=lambda: os.sched_setaffinity(0, mine),
     )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
@@ -223,67 +228,73 @@ def floors(found: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Measure and print the table; `--json` keeps it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--parameters", type=int, default=11_200_000, help="of the model (%(default)s)"
-    )
-    parser.add_argument("--replies", type=int, default=10, help="of the round (%(default)s)")
-    parser.add_argument("--rows", type=int, default=69, help="remembered (%(default)s)")
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=5,
-        help="of each figure, of which the median counts (%(default)s)",
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.parameters < history.LONG or min(given.replies, given.rows, given.repeats) < 1:
-        parser.error(
-            f"--parameters must be at least {history.LONG} (shorter vectors take another way), "
-            "the others at least 1"
-        )
-    if given.json and not given.json.absolute().parent.is_dir():
-        parser.error(f"--json: there is no folder {given.json.absolute().parent}")
-    if given.child:
-        logging.getLogger("flwr").setLevel(logging.WARNING)
-        torch.set_num_threads(1)
-        sys.stdout.write(json.dumps(measured(given)))
-        return
-    results = {cores: child(given, cores) for cores in sorted({1, usable_cores()})}
+Found = MutableMapping[int, Mapping[str, float]]  # by cores
+
+
+def measure(given: argparse.Namespace, found: Found, _: Path) -> None:
+    """Measure on one core and on all; `found` gets the figures of each."""
+    for cores in sorted({1, usable_cores()}):
+        found[cores] = child(given, cores)
+
+
+ROWS: Mapping[str, Callable[[Mapping[str, float]], str]] = {
+    "Flower's FedAvg": lambda f: f"{1e3 * f['Flower']:.0f}",
+    "  with freed memory kept": lambda f: f"{1e3 * f['Flower, memory kept']:.0f}",
+    "FedAvg": lambda f: f"{1e3 * f['FedAvg']:.0f}",
+    "  of Flower's": lambda f: f"{f['FedAvg'] / f['Flower']:.2f}",
+    "  of Flower's with memory kept": lambda f: f"{f['FedAvg'] / f['Flower, memory kept']:.2f}",
+    "FedPCD": lambda f: f"{1e3 * f['FedPCD']:.0f}",
+    "floor: product, one thread": lambda f: f"{1e3 * f['product']:.0f}",
+    "  at the rate of large ones": lambda f: f"{1e3 * f['product at the rate of large ones']:.0f}",
+    "floor: read of the history": lambda f: f"{1e3 * f['read']:.0f}",
+    "floor: filling a matrix": lambda f: f"{1e3 * f['fill']:.0f}",
+    "FedPCD of its floor": lambda f: f"{f['FedPCD'] / floors(f)['own']:.2f}",
+    "  of that at the rate of large ones": lambda f: f"{f['FedPCD'] / floors(f)['large']:.2f}",
+    "inner products made": lambda f: f"{f['products made']:.0f}",
+    "active constraints": lambda f: f"{f['active']:.0f}",
+    "error against float64": lambda f: f"{f['error']:.0e}",
+}
+LEGEND = """milliseconds, medians; "of" are ratios, of figures that are not rounded
+error: the distance of FedPCD's step from that made in float64, of its length"""
+
+
+def show(given: argparse.Namespace, found: Found, why: str | None) -> None:
+    """Print the table and write the file."""
     table = Table(
         title=f"milliseconds of a round's aggregation, d = {given.parameters:,}, "
         f"{given.replies} replies, {given.rows} rows of history"
     )
     table.add_column("")
-    for cores in results:
+    for cores in found:
         table.add_column(f"{cores} core{'s' * (cores > 1)}", justify="right")
-    shown = {
-        "Flower's FedAvg": lambda f: f"{1e3 * f['Flower']:.0f}",
-        "  with freed memory kept": lambda f: f"{1e3 * f['Flower, memory kept']:.0f}",
-        "FedAvg": lambda f: f"{1e3 * f['FedAvg']:.0f}",
-        "  of Flower's": lambda f: f"{f['FedAvg'] / f['Flower']:.2f}",
-        "  of Flower's with memory kept": lambda f: f"{f['FedAvg'] / f['Flower, memory kept']:.2f}",
-        "FedPCD": lambda f: f"{1e3 * f['FedPCD']:.0f}",
-        "floor: product, one thread": lambda f: f"{1e3 * f['product']:.0f}",
-        "  at the rate of large ones": lambda f: (
-            f"{1e3 * f['product at the rate of large ones']:.0f}"
-        ),
-        "floor: read of the history": lambda f: f"{1e3 * f['read']:.0f}",
-        "floor: filling a matrix": lambda f: f"{1e3 * f['fill']:.0f}",
-        "FedPCD of its floor": lambda f: f"{f['FedPCD'] / floors(f)['own']:.2f}",
-        "  of that at the rate of large ones": lambda f: f"{f['FedPCD'] / floors(f)['large']:.2f}",
-        "inner products made": lambda f: f"{f['products made']:.0f}",
-        "active constraints": lambda f: f"{f['active']:.0f}",
-        "error against float64": lambda f: f"{f['error']:.0e}",
-    }
-    for name, show in shown.items():
-        table.add_row(name, *(show(found) for found in results.values()))
-    Console().print(table)
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=1))
+    for name, shown in ROWS.items() if found else ():
+        table.add_row(name, *(shown(figures) for figures in found.values()))
+    print_tables([table], LEGEND)
+    keep(given.json, why, cores=dict(found))
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--parameters", type=at_least(history.LONG), default=11_200_000,
+        help=f"of the model (%(default)s); of {history.LONG} and more, shorter vectors take "
+        "another way",
+    )  # fmt: skip
+    for name, default, of in OPTIONS:
+        parser.add_argument(
+            f"--{name}", type=at_least(1), default=default, help=f"{of} (%(default)s)"
+        )
+    add_json(parser)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        logging.getLogger("flwr").setLevel(logging.WARNING)
+        torch.set_num_threads(1)
+        sys.stdout.write(json.dumps(measured(given)))
+        return
+    found: Found = {}
+    carry_out(partial(measure, given, found), partial(show, given, found))
 
 
 if __name__ == "__main__":

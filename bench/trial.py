@@ -113,10 +113,9 @@ def measure(program: Program, home: Path, rounds: int) -> Trial:
     wall = [line["seconds"] for line in lines_read if "seconds" in line]
     accuracy = [line["accuracy"] for line in lines_read if "accuracy" in line]
     if process.returncode or len(wall) != rounds or len(accuracy) != 1 or len(seen) < rounds:
-        tail = "\n  ".join(_lines(said)[-LAST_LINES:])
         raise BenchError(
             f"{' '.join(program.argv[:4])} ... ended with code {process.returncode} after "
-            f"{len(wall)} of {rounds} rounds; it said last:\n  {tail}"
+            f"{len(wall)} of {rounds} rounds; it said last:\n  {last_lines(said)}"
         )
     cpu = [after.cpu - before.cpu for before, after in pairwise(seen[:rounds])]
     first, last = seen[0], seen[rounds - 1]
@@ -156,6 +155,11 @@ def _kill(process: psutil.Popen) -> None:
             one.kill()
     psutil.wait_procs(alive)
     process.wait()
+
+
+def last_lines(path: Path) -> str:
+    """Return the last lines of what a program said."""
+    return "\n  ".join(_lines(path)[-LAST_LINES:])
 
 
 def _lines(path: Path) -> list[str]:

@@ -13,18 +13,20 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from PIL import Image
-from rich.console import Console
 from rich.table import Table
 
+from bench.command import add_json, at_least, carry_out, keep, print_tables
+from bench.trial import BenchError, last_lines
+from common.config import MODEL_NAMES
 from common.models import FlatModel, build
 from deploy.environment import QUIET
 from deploy.link import Link
@@ -34,30 +36,53 @@ BIN = Path(sys.prefix) / "bin"
 CLASSES, SIDE = 10, 32
 STOCK = Path(__file__).parent / "stock"
 PORT, FLEET = 18600, 18643
+PATIENCE_SECONDS = 120.0  # for something to begin
+ROUND_SECONDS = 300.0  # for a round of it
+LAST_SECONDS = 20.0  # for a process to end once it is asked to
+LEGEND = """seconds, medians of the rounds but the first; round: all of it
+process start: until the slowest client's process has begun its work; work: that of this client
+polls and transfer: the rest until its reply is there; server: orders, aggregation and checkpoint
+stock: a round of the Flower app with Flower's own FedAvg"""
 
 
 @contextmanager
 def federation(home: Path, clients: int) -> Iterator[Link]:
-    """A server and `clients` clients on loopback, for as long as the block lasts."""
-    env = {**os.environ, **QUIET, "HOME": str(home), "FEDKEEL_SUPERLINK": f"127.0.0.1:{PORT}"}
-    started: list[subprocess.Popen[bytes]] = []
+    """A server and `clients` clients on loopback, for as long as the block lasts.
 
-    def fedkeel(*arguments: str) -> None:
-        subprocess.run([BIN / "fedkeel", *arguments], cwd=home, env=env, check=True,
-                       stdout=subprocess.DEVNULL)  # fmt: skip
+    Raises:
+        BenchError: they do not find each other.
+    """
+    env = {**os.environ, **QUIET, "HOME": str(home), "FEDKEEL_SUPERLINK": f"127.0.0.1:{PORT}"}
+    started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(name: str, *arguments: str) -> None:
         with (home / f"{name}.log").open("wb") as log:
-            command = [str(BIN / "fedkeel"), *arguments]
-            started.append(subprocess.Popen(command, cwd=home, env=env, stdout=log, stderr=log))
+            started[name] = subprocess.Popen(
+                [str(BIN / "fedkeel"), *arguments],
+                cwd=home, env=env, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
 
+    def wait_for(what: str, there: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not there():
+            gone = [name for name, process in started.items() if process.poll() is not None]
+            if gone or time.monotonic() > until:
+                name = (gone or list(started)[-1:])[0]
+                said = last_lines(home / f"{name}.log")
+                raise BenchError(f"{what} did not come about; the {name} said last:\n  {said}")
+            time.sleep(0.5)
+
+    fedkeel = partial(quiet, home, env)
     fedkeel("pki", "init")
     link = Link(f"127.0.0.1:{PORT}", home / "pki/public/ca.crt")
     try:
         start("server", "server", "--port", str(PORT), "--fleet", f"127.0.0.1:{FLEET}")
-        while subprocess.run([BIN / "fedkeel", "clients"], cwd=home, env=env, check=False,
-                             capture_output=True).returncode:  # fmt: skip
-            time.sleep(0.5)
+        asked = [BIN / "fedkeel", "clients"]
+        wait_for(
+            "a server", lambda: not subprocess.run(
+                asked, cwd=home, env=env, check=False, capture_output=True, start_new_session=True
+            ).returncode,
+        )  # fmt: skip
         for number in range(clients):
             fedkeel("key", str(number), "--dir", "keys")
             fedkeel("enroll", str(number), "--key", f"keys/{number}.pub")
@@ -67,14 +92,35 @@ def federation(home: Path, clients: int) -> Iterator[Link]:
                 *("--key", f"keys/{number}", "--partition", f"{number}/{clients}"),
                 *("--data", "pictures"),
             )
-        while sum(node["status"] == "online" for node in link.nodes()) < clients:
-            time.sleep(1)
+        wait_for(
+            f"a federation of {clients} clients",
+            lambda: sum(node["status"] == "online" for node in link.nodes()) >= clients,
+        )
         yield link
     finally:
-        for process in reversed(started):
+        for process in reversed(started.values()):
             process.terminate()
-        for process in started:
-            process.wait()
+        for process in started.values():
+            with suppress(subprocess.TimeoutExpired):  # then it is killed, as all that is left
+                process.wait(LAST_SECONDS)
+
+
+def quiet(home: Path, env: Mapping[str, str], *arguments: str, seconds: float = 60.0) -> None:
+    """Carry out a command of fedkeel.
+
+    Raises:
+        BenchError: it fails, or takes longer than so many seconds.
+    """
+    log = home / "command.log"
+    try:
+        with log.open("wb") as out:
+            subprocess.run(
+                [BIN / "fedkeel", *arguments], cwd=home, env=env, check=True, timeout=seconds,
+                stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+    except subprocess.SubprocessError:
+        said = last_lines(log)
+        raise BenchError(f"fedkeel {arguments[0]} failed; it said last:\n  {said}") from None
 
 
 def draw(folder: Path, pictures: int) -> None:
@@ -96,8 +142,8 @@ def ours(home: Path, model: str, clients: int, rounds: int) -> Mapping[str, floa
     }  # fmt: skip
     pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     env = {**os.environ, **QUIET, "FEDKEEL_SUPERLINK": f"127.0.0.1:{PORT}"}
-    command = [str(BIN / "fedkeel"), "run", "fedpcd", "--engine", "superlink", *pairs]
-    subprocess.run(command, cwd=home, env=env, check=True, stdout=subprocess.DEVNULL)
+    patience = PATIENCE_SECONDS + ROUND_SECONDS * rounds
+    quiet(home, env, "run", "fedpcd", "--engine", "superlink", *pairs, seconds=patience)
     records = read_records(home / "runs" / model)[1:]
     last = [max(record.arrived, key=lambda c: record.arrived[c]) for record in records]
     start = median(r.worked[c]["start"] for r, c in zip(records, last, strict=True))
@@ -108,8 +154,8 @@ def ours(home: Path, model: str, clients: int, rounds: int) -> Mapping[str, floa
         for record in records
     )
     return {
-        "round": train + server, "start": start, "work": work, "way": train - start - work,
-        "server": server,
+        "round": train + server, "process start": start, "work": work,
+        "polls and transfer": train - start - work, "server": server,
     }  # fmt: skip
 
 
@@ -123,42 +169,52 @@ def stock(home: Path, link: Link, model: str, clients: int, rounds: int) -> floa
         f'shapes = "{shapes}"\nrounds = {rounds}\nclients = {clients}\nout = "{out}"\n'
     )
     said = link.flwr("run", str(STOCK), "--run-config", str(given))
+    until = time.monotonic() + PATIENCE_SECONDS + ROUND_SECONDS * rounds
     while not out.exists():
-        status = link.flwr("ls", "--run-id", str(said["run-id"]))["runs"][0]["status"]
-        assert not str(status).startswith("finished:failed"), status
+        status = str(link.flwr("ls", "--run-id", str(said["run-id"]))["runs"][0]["status"])
+        if status.startswith("finished:failed") or time.monotonic() > until:
+            raise BenchError(f"the stock app with {model} has no result; its run is {status}")
         time.sleep(2)
     time.sleep(2)
     ends = json.loads(out.read_text())
     return median(np.diff(ends)[1:])
 
 
-def main() -> None:
-    """Measure and print the table; `--json` keeps it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=["cnn", "vgg11"])
-    parser.add_argument("--clients", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    rows = {}
-    with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
-        home = Path(folder)
-        draw(home / "pictures", 40 * given.clients)
-        with federation(home, given.clients) as link:
-            for model in given.models:
-                reference = stock(home, link, model, given.clients, given.rounds)
-                rows[model] = {
-                    **ours(home, model, given.clients, given.rounds), "stock": reference
-                }  # fmt: skip
-    table = Table(title=f"seconds of a round, {given.clients} clients on loopback, medians")
-    titles = ("model", "round", "process start", "work", "polls and transfer", "server", "stock")
-    for title in titles:
+Rows = dict[str, Mapping[str, float]]  # by model
+
+
+def measure(given: argparse.Namespace, rows: Rows, home: Path) -> None:
+    """Measure all models; `rows` gets each of them."""
+    draw(home / "pictures", 40 * given.clients)
+    with federation(home, given.clients) as link:
+        for model in given.models:
+            print(model, file=sys.stderr)  # noqa: T201
+            reference = stock(home, link, model, given.clients, given.rounds)
+            own = ours(home, model, given.clients, given.rounds)
+            rows[model] = {**own, "stock": reference}
+
+
+def show(given: argparse.Namespace, rows: Rows, why: str | None) -> None:
+    """Print the table and write the file."""
+    table = Table(title=f"seconds of a round, {given.clients} clients on loopback")
+    for title in ("model", *next(iter(rows.values()), ())):
         table.add_column(title, justify="right")
     for model, row in rows.items():
         table.add_row(model, *(f"{value:.2f}" for value in row.values()))
-    Console().print(table)
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1))
+    print_tables([table], LEGEND)
+    keep(given.json, why, rows=rows)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, default=["cnn", "vgg11"])
+    parser.add_argument("--clients", type=at_least(1), default=2)
+    parser.add_argument("--rounds", type=at_least(2), default=5, help="the first does not count")
+    add_json(parser)
+    given = parser.parse_args()
+    rows: Rows = {}
+    carry_out(partial(measure, given, rows), partial(show, given, rows))
 
 
 if __name__ == "__main__":

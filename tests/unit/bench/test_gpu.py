@@ -1,11 +1,13 @@
 """The benchmark of the trainer's step compares like with like."""
 
-from bench.gpu import drawn, measured, rows
+from bench.gpu import compared, drawn, measure, rows
 
 
 def test_a_precision_is_compared_with_the_better_loop_of_that_precision() -> None:
     epochs = rows(drawn(12), "mlp", "cpu", 4)
-    table = measured(epochs, 3, 2)
+    times: dict[str, list[float]] = {name: [] for name in epochs}
+    measure(epochs, 2, times)
+    table = compared(epochs, times, 3)
     assert [name for name in table if name.startswith("trainer")] == [
         "trainer, float32",
         "trainer, bfloat16",
@@ -17,3 +19,14 @@ def test_a_precision_is_compared_with_the_better_loop_of_that_precision() -> Non
         for row in own.values():
             assert row["ratio"] == row["ms"] / min(loops)
             assert 0 < row["least"] <= row["ms"] <= row["most"]
+            assert row["times"] == 2
+
+
+def test_what_was_not_measured_has_no_row() -> None:
+    epochs = rows(drawn(4), "mlp", "cpu", 4)
+    times = {name: [0.5] * name.startswith("loop, float32") for name in epochs}
+    assert list(compared(epochs, times, 2)) == [
+        "loop, float32, channels first",
+        "loop, float32, channels last",
+    ]
+    assert compared(epochs, {name: [] for name in epochs}, 2) == {}

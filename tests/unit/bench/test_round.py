@@ -1,5 +1,6 @@
 """The programs of `bench.round` do the same work."""
 
+import argparse
 from argparse import ArgumentTypeError
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bench.peers import PEERS, Against
 from bench.reference.net import Net
 from bench.reference.pictures import deal, read
 from bench.reference.plain import average
-from bench.round import of_record, ours, summary, table
+from bench.round import of_record, ours, show, summary, table
 from bench.trial import Trial
 from bench.work import Work
 from common import dealing
@@ -86,12 +87,41 @@ def test_ratios_are_to_the_fastest_plain_loop() -> None:
     trials = [Trial(1.0, [9, wall, 9], [wall, 9], 0.5, wall) for wall in (1.0, 2.0, 4.0)]
     row = summary(trials)
     assert (row["wall"], row["low"], row["high"], row["cpu"]) == (2.0, 1.0, 4.0, 2.0)
-    assert row["others"] == 4.0
+    assert (row["others"], row["runs"]) == (4.0, 3)
     rows = {"plain-1x1": {**row, "wall": 4.0}, "inline": {**row, "wall": 3.0}}
     with Console(width=200, record=True) as console:
         console.print(table(rows, "t"))
     assert "0.75" in console.export_text()
     assert table({"inline": row}, "t").row_count == 1  # nothing to compare it to
+
+
+def test_a_row_whose_runs_were_disturbed_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    given = argparse.Namespace(rounds=3, root=None, json=None)
+    calm, busy = (Trial(1.0, [1.0] * 3, [1.0] * 2, 0.5, others) for others in (0.1, 0.11))
+    show(given, {"flower": [calm], "inline": [calm, calm]}, None)
+    assert "!" not in capsys.readouterr().out
+    show(given, {"flower": [calm], "inline": [calm, busy]}, None)
+    marked = [line for line in capsys.readouterr().out.splitlines() if "!" in line]
+    assert [line.split()[0] for line in marked] == ["inline", "!:"]
+
+
+def test_pictures_are_refused_when_a_file_is_missing_or_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "RECORDS", 2)
+    with pytest.raises(
+        ArgumentTypeError, match=r"no file .*-bin/data_batch_1\.bin"
+    ):
+        pictures.found(str(tmp_path))
+    pictures.draw(tmp_path)
+    assert pictures.found(str(tmp_path)) == tmp_path
+    last = tmp_path / "cifar-10-batches-bin/test_batch.bin"
+    last.write_bytes(last.read_bytes()[1:])
+    with pytest.raises(ArgumentTypeError, match=r"test_batch\.bin has not 6,146 bytes"):
+        pictures.found(str(tmp_path))
+    last.unlink()
+    with pytest.raises(ArgumentTypeError, match=r"no file .*test_batch\.bin"):
+        pictures.found(str(tmp_path))
 
 
 def test_a_peer_is_refused_where_it_is_not(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from bench.alone import alone, peak, rss, settled
+from bench import memory
+from bench.alone import PatienceError, alone, peak, rss, settled
 from bench.memory import slope
 from bench.scale import Curve, drawn, full, growth, table, watched
 from bench.tiny import tiny_run
@@ -45,8 +47,36 @@ def test_seconds_go_to_the_function_that_took_them_and_it_is_put_back() -> None:
 def test_a_point_that_took_too_long_is_no_number() -> None:
     curve = Curve("clients", lambda size: {}, (10, 100), 2)
     console = Console(width=80, record=True)
-    console.print(table(curve, {10: {"start s": 1.5}, 100: None}))
+    console.print(table(curve, {10: {"start, s": 1.5}, 100: None}))
     assert "> 240 s" in console.export_text()
+
+
+def test_growth_is_left_out_where_points_are() -> None:
+    curve = Curve("clients", lambda size: {}, (10, 100, 1000), 2)
+    rows: dict[int, dict[str, float] | None] = {n: {"start, s": 3.0 * n} for n in curve.sizes}
+    console = Console(width=80, record=True)
+    console.print(table(curve, rows))
+    assert "n^1.0" in console.export_text()
+    for left_out in curve.sizes:
+        console.print(table(curve, {n: row for n, row in rows.items() if n != left_out}))
+        console.print(table(curve, rows | {left_out: None}))
+    assert "n^" not in console.export_text()
+
+
+def test_a_point_without_a_result_does_not_cost_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def alone_but(point: object, model: str, batch: int) -> dict[str, object]:
+        if (model, batch) == ("vgg11", 50):
+            raise PatienceError("client_point('vgg11', 50) was not done in 600 s")
+        return {"model": model, "batch": batch}
+
+    monkeypatch.setattr(memory, "alone", alone_but)
+    kept: dict[str, list[dict[str, object]]] = {}
+    with pytest.raises(BenchError, match=r"client, no result: .*'vgg11', 50.* not done in 600 s"):
+        memory.measure(SimpleNamespace(only=["client"], quick=False), kept, Path())
+    assert [(row["model"], row["batch"]) for row in kept["client"]] == [("vgg11", 1), ("cnn", 1)]
+    memory.show(SimpleNamespace(json=None), kept | {"server": []}, "something failed")
 
 
 def test_many_drawn_rows_lose_by_the_mean_and_some_bind() -> None:
@@ -76,7 +106,8 @@ def _thirty_megabytes() -> tuple[float, float, float]:
 
 
 def test_a_process_that_dies_or_takes_too_long_is_told_apart() -> None:
-    assert alone(time.sleep, 60, patience=0.1) is None
+    with pytest.raises(PatienceError, match=r"sleep\(60,\) was not done in 0.1 s"):
+        alone(time.sleep, 60, patience=0.1)
     with pytest.raises(BenchError, match=r"exit\(3,\) ended with code 3"):
         alone(sys.exit, 3)
 
