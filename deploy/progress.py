@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.metrics import Fairness
+from server_app.folder import memory_told
 from server_app.records import (
     RECORDS,
     Outcome,
@@ -200,11 +201,14 @@ def follow(
     Raises:
         RecordError: the records are broken.
     """
-    tail = Tail(run_dir / RECORDS, after)
+    tail, memory = Tail(run_dir / RECORDS, after), ""
     with _screen(console, label, total_rounds) as screen:
         while True:
             alive = is_alive()  # in this order: whoever ended has written all that it will
             outcome = read_outcome(run_dir)
+            if not memory and (memory := memory_told(run_dir)):
+                line = f"{label}: beside its program, the server needs at most {memory}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
             screen.show(tail.read())
             if outcome is not None or not alive:
                 return outcome

@@ -20,7 +20,7 @@ from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
 from server_app.footprint import Footprint
 from server_app.live import Live
-from server_app.mapped import MAPPED, MappedFiles
+from server_app.mapped import MAPPED, MappedFiles, make_room_for
 from server_app.partition import partition_noted
 from server_app.records import RecordError
 from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
@@ -151,6 +151,9 @@ def strategy_of(
         method, model.layout, clients=config.clients, asked=asked, on_disk=config.server.on_disk
     )
     logger.info("beside its program, %s needs at most %s on the server", method.name, needs)
+    if config.server.on_disk:  # what a round replaces stays until it is done
+        make_room_for(method.kept(model.layout, config.clients, asked) + asked)
+    folder.tell_memory(str(needs))
     return STRATEGIES[config.method](
         **{item.name: getattr(method, item.name) for item in fields(method)},
         fraction_train=config.participation,

@@ -250,6 +250,7 @@ class TestCompare:
             "fedpvr",
         ]
         assert said.out.count("fedavg: round 2/2") == 1
+        assert said.out.count("beside its program, the server needs at most") == 2
         summary = json.loads((folder / "summary.json").read_text())
         assert "fedavg" in json.dumps(summary)
         assert (folder / "accuracy.png").exists()

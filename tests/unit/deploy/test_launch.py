@@ -17,7 +17,7 @@ from deploy import launch
 from deploy.engines import Resources
 from deploy.launch import carry_out, resources
 from deploy.order import only_one, undisturbed
-from server_app.folder import RunFolder
+from server_app.folder import RunFolder, memory_told
 from server_app.records import (
     RECORDS,
     Outcome,
@@ -164,6 +164,14 @@ def test_a_complete_run_is_not_started_again(config: RunConfig, folder: Path) ->
     job = Job()
     assert go(replace(config, resume=True), job).status == "completed"
     assert job.config is None
+
+
+def test_what_an_earlier_part_of_the_run_needed_of_memory_is_forgotten(
+    config: RunConfig, folder: Path
+) -> None:
+    RunFolder(folder, config).tell_memory("9 MB")
+    go(config, Job([lambda: write_outcome(folder, DONE)]))
+    assert memory_told(folder) == ""
 
 
 def test_a_failed_start_does_not_take_the_name(config: RunConfig, folder: Path) -> None:

@@ -5,13 +5,16 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from common.config import RunConfig
 from deploy.progress import Pace, Standing, Tail, follow, lines_about, picture
+from server_app.folder import RunFolder
 from server_app.records import (
     RECORDS,
     ClientScore,
@@ -224,6 +227,18 @@ def test_rounds_from_before_the_first_look_say_nothing_of_the_pace(tmp_path: Pat
     write(tmp_path, record(1), record(2))
     _, screen = watch(tmp_path, lambda: False, terminal=True)
     assert "2/3  -  time left unknown" in seen(screen)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_the_server_needs_of_memory_is_said_once_as_soon_as_it_is_known(
+    tmp_path: Path, terminal: bool
+) -> None:
+    tell = partial(RunFolder(tmp_path, RunConfig()).tell_memory, "73 MB (65 remembered)")
+    life = (lambda: None, tell, lambda: write(tmp_path, record(1)), lambda: None)
+    _, screen = watch(tmp_path, steps(*life), terminal)
+    line = "FedPCD: beside its program, the server needs at most 73 MB (65 remembered)"
+    assert [one for one in seen(screen).splitlines() if "at most" in one] == [line]
+    assert "at most" not in watch(tmp_path / "other", lambda: False, terminal)[1]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
