@@ -2,9 +2,11 @@
 
 The vectors are the same arrays to whoever reads them, but mapped: the system holds as much of
 them in memory as it has to spare. A file loses its name as soon as it is mapped, so its space is
-free again with the last use of the vector, and after a `kill -9` too.
+free again with the last use of the vector, and after a `kill -9` too. But a mapping holds its file
+open, so each vector is one of the files that the system lets a process have open.
 """
 
+import resource
 import tempfile
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -12,13 +14,49 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError
 from common.store import ClientVectors, Entry
 from common.types import Vector
 from server_app.state import ServerState
 
 S = TypeVar("S")
 MAPPED = "mapped"  # folder of a run
+SPARE = 500  # open files, or mappings, of a server beside its vectors, with room
+MAPPINGS = Path("/proc/sys/vm/max_map_count")  # of a process, at most; Linux has it
+
+
+def make_room_for(vectors: int) -> None:
+    """Let this process have that many files open and mapped, and some hundred more.
+
+    Raises:
+        ConfigError: the system does not let it; the message names the limit.
+    """
+    needed = vectors + SPARE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        except (ValueError, OSError):  # it is more than `hard`, or than the system has at all
+            raise _too_many(
+                vectors,
+                f"{max(soft, hard)} open files (`ulimit -Hn`), and {needed} are needed; raise that "
+                "(nofile in /etc/security/limits.conf, LimitNOFILE of a systemd unit, --ulimit of "
+                "a container)",
+            ) from None
+    if MAPPINGS.exists() and (most := int(MAPPINGS.read_text())) < needed:
+        raise _too_many(
+            vectors,
+            f"{most} mappings (vm.max_map_count), and {needed} are needed; raise that (`sysctl -w "
+            f"vm.max_map_count={needed}`)",
+        )
+
+
+def _too_many(vectors: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"server.on-disk keeps up to {vectors} vectors of clients, each in a file that stays open. "
+        f"The system allows a process {why}, let the method remember fewer clients, or set "
+        "server.on-disk to false"
+    )
 
 
 @dataclass(frozen=True)

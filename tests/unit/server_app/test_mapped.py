@@ -1,7 +1,9 @@
 """What a method remembers can lie in files: the same values, and no file left behind."""
 
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError
 from common.methods import METHODS
 from common.methods.history import History
 from common.store import ClientVectors
+from server_app import mapped
 from server_app.checkpoint import load_newest, save
-from server_app.mapped import MappedFiles
+from server_app.mapped import SPARE, MappedFiles, make_room_for
 from server_app.state import ServerState
 from tests.builders import assert_same, layout_of_size
 
@@ -121,3 +124,53 @@ def test_vectors_do_not_count_as_memory_of_the_process(tmp_path: Path) -> None:
     state = ServerState(3, np.zeros(1, np.float32), {}, state.method)
     assert before - anonymous() > 3.5 * size
     assert_array_equal(state.method.get("0")[:3], 1)
+
+
+# ---------------------------------------------------------------- open files
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """Only some may be open, until somebody raises that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_each_vector_is_one_open_file(tmp_path: Path) -> None:
+    before = open_files()
+    kept = MappedFiles(tmp_path)(remembering(*drawn(30)))
+    assert open_files() - before == len(kept.method.seen) == 30
+
+
+@pytest.mark.usefixtures("few_files")
+def test_the_limit_of_open_files_is_raised_to_what_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="ulimit"):
+        MappedFiles(tmp_path)(remembering(*drawn(30)))
+    make_room_for(30)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 30 + SPARE
+    MappedFiles(tmp_path)(remembering(*drawn(30)))
+    make_room_for(10)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 30 + SPARE  # it is never lowered
+
+
+@pytest.mark.usefixtures("few_files")
+def test_more_open_files_than_the_system_allows_are_refused() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(ConfigError, match=rf"up to {hard} vectors.* {hard} open files.*ulimit -Hn"):
+        make_room_for(hard)
+
+
+def test_more_mappings_than_the_system_allows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "MAPPINGS", tmp_path / "max_map_count")
+    make_room_for(100)  # a system that has no such limit
+    mapped.MAPPINGS.write_text(f"{SPARE + 99}\n")
+    with pytest.raises(ConfigError, match=rf"599 mappings.*vm.max_map_count={SPARE + 100}"):
+        make_room_for(100)
