@@ -109,9 +109,7 @@ def test_pictures_are_refused_when_a_file_is_missing_or_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pictures, "RECORDS", 2)
-    with pytest.raises(
-        ArgumentTypeError, match=r"no file .*-bin/data_batch_1\.bin"
-    ):
+    with pytest.raises(ArgumentTypeError, match=r"no file .*-bin/data_batch_1\.bin"):
         pictures.found(str(tmp_path))
     pictures.draw(tmp_path)
     assert pictures.found(str(tmp_path)) == tmp_path
