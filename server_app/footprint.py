@@ -16,7 +16,8 @@ class Footprint:
 
     Attributes:
         remembered: what the method keeps of clients from round to round.
-        replies: a round's replies as they came, and the method's own vectors on both ways.
+        replies: a round's replies as they came; the method's own vectors as they were sent, as
+            they came, and as arrays.
         updates: the same replies as displacements.
         models: the model in its several forms.
         working: products of clients' vectors, and what else the method works with.
@@ -47,7 +48,7 @@ class Footprint:
         remembered = 0 if on_disk else FLOAT * method.memory(layout, clients, asked)
         return cls(
             remembered=remembered,
-            replies=asked * (model + 2 * extras),
+            replies=asked * (model + 3 * extras),
             updates=asked * model,
             models=MODELS * model,
             working=FLOAT * method.working(layout, clients, asked),

@@ -57,8 +57,8 @@ class Craft(Method[Previous]):
         return layout.size
 
     def working(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return one layer's products, as they are and at unit length, and their pseudo-inverse."""
-        return 2 * 9 * (1 + cohort) ** 2
+        """Return a layer's products, as they are, scaled and inverted, and d with what becomes of it."""
+        return 2 * 9 * (1 + cohort) ** 2 + 3 * layout.size
 
     def aggregate(self, cohort: Cohort, state: Previous, layout: Layout) -> Step[Previous]:
         """Solve each layer by itself; remember what came out."""

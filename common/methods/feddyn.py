@@ -92,8 +92,8 @@ class FedDyn(Method[Variates]):
         return layout.size * (clients + 2)
 
     def working(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the cohort's new G_i, beside which the old ones are still there, and h."""
-        return (cohort + 8) * layout.size
+        """Return the G_i as they were sent, the cohort's new ones beside the old, and h."""
+        return (2 * cohort + 10) * layout.size
 
     def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse momentum, which steps with a linear term do not have, and steps that diverge."""

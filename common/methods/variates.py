@@ -140,6 +140,10 @@ class VariateMethod(Method[Variates]):
         """Return v floats for every client and twice that for the float64 sum."""
         return self.corrected(layout).size * (clients + 2)
 
+    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+        """Return the new sum beside the old one, and c, in float64."""
+        return 4 * self.corrected(layout).size
+
     def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""
         advice = f"{self.name} estimates mean gradients from plain SGD steps (option II)"
