@@ -12,8 +12,9 @@ from common.threads import usable_cores
 from deploy.engines import Engine, Job, Resources
 from deploy.order import only_one, undisturbed
 from deploy.progress import follow
-from server_app.folder import LOG, MEMORY, RunFolder
+from server_app.folder import LOG, RunFolder
 from server_app.live import clear_live
+from server_app.needs import clear_memory
 from server_app.records import (
     Outcome,
     RecordError,
@@ -80,7 +81,7 @@ def carry_out(
     with only_one(folder):
         clear_outcome(folder)
         clear_live(folder)
-        (folder / MEMORY).unlink(missing_ok=True)
+        clear_memory(folder)
         return _watch(config, engine(config, given), folder, console, label, start)
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.metrics import Fairness
-from server_app.folder import memory_told
+from server_app.needs import memory_told
 from server_app.records import (
     RECORDS,
     Outcome,

@@ -21,6 +21,7 @@ from server_app.folder import LOG, RunFolder, logging_to
 from server_app.footprint import Footprint
 from server_app.live import Live
 from server_app.mapped import MAPPED, MappedFiles, make_room_for
+from server_app.needs import tell_memory
 from server_app.partition import partition_noted
 from server_app.records import RecordError
 from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
@@ -153,7 +154,7 @@ def strategy_of(
     logger.info("beside its program, %s needs at most %s on the server", method.name, needs)
     if config.server.on_disk:  # what a round replaces stays until it is done
         make_room_for(method.kept(model.layout, config.clients, asked) + asked)
-    folder.tell_memory(str(needs))
+    tell_memory(folder.path, str(needs))
     return STRATEGIES[config.method](
         **{item.name: getattr(method, item.name) for item in fields(method)},
         fraction_train=config.participation,

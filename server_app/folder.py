@@ -4,7 +4,7 @@ import logging
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ CHECKPOINTS = "checkpoints"
 SERVING = "serving.lock"
 LOG = "engine.log"  # what the ServerApp and its engine say
 WEIGHTS = "weights.npz"
-MEMORY = "memory.txt"  # what the server needs of it at most, in a line
 WHERE = ("name", "out", "resume")  # where a run is, not what it is
 
 
@@ -180,11 +179,6 @@ class RunFolder:
         """Append one line to the records."""
         Recorder(self.path / RECORDS).append(record)
 
-    def tell_memory(self, needs: str) -> None:
-        """Leave word for whoever follows the run; a full disk is no reason to end it."""
-        with suppress(OSError), replacing(self.path / MEMORY, durable=False) as file:
-            file.write(needs.encode())
-
     def show(self, live: Live) -> None:
         """Say what is going on at this moment."""
         self.live.show(live)
@@ -228,14 +222,6 @@ class RunFolder:
             said = str(error) if isinstance(error, FedError) else f"{type(error).__name__}: {error}"
             outcome = Outcome("failed", said, rounds, seconds)
         write_outcome(self.path, outcome)
-
-
-def memory_told(path: Path) -> str:
-    """Return what the run in this folder needs of memory at most, "" while it is not known."""
-    try:
-        return (path / MEMORY).read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def is_served(path: Path) -> bool:

@@ -17,7 +17,8 @@ from deploy import launch
 from deploy.engines import Resources
 from deploy.launch import carry_out, resources
 from deploy.order import only_one, undisturbed
-from server_app.folder import RunFolder, memory_told
+from server_app.folder import RunFolder
+from server_app.needs import memory_told, tell_memory
 from server_app.records import (
     RECORDS,
     Outcome,
@@ -169,7 +170,7 @@ def test_a_complete_run_is_not_started_again(config: RunConfig, folder: Path) ->
 def test_what_an_earlier_part_of_the_run_needed_of_memory_is_forgotten(
     config: RunConfig, folder: Path
 ) -> None:
-    RunFolder(folder, config).tell_memory("9 MB")
+    tell_memory(folder, "9 MB")
     go(config, Job([lambda: write_outcome(folder, DONE)]))
     assert memory_told(folder) == ""
 

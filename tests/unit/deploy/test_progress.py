@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from common.config import RunConfig
 from deploy.progress import Pace, Standing, Tail, follow, lines_about, picture
-from server_app.folder import RunFolder
+from server_app.needs import tell_memory
 from server_app.records import (
     RECORDS,
     ClientScore,
@@ -233,7 +232,7 @@ def test_rounds_from_before_the_first_look_say_nothing_of_the_pace(tmp_path: Pat
 def test_what_the_server_needs_of_memory_is_said_once_as_soon_as_it_is_known(
     tmp_path: Path, terminal: bool
 ) -> None:
-    tell = partial(RunFolder(tmp_path, RunConfig()).tell_memory, "73 MB (65 remembered)")
+    tell = partial(tell_memory, tmp_path, "73 MB (65 remembered)")
     life = (lambda: None, tell, lambda: write(tmp_path, record(1)), lambda: None)
     _, screen = watch(tmp_path, steps(*life), terminal)
     line = "FedPCD: beside its program, the server needs at most 73 MB (65 remembered)"

@@ -13,7 +13,8 @@ from common.config import RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError
 from common.layout import Tensor
 from server_app.checkpoint import save
-from server_app.folder import CHECKPOINTS, RunFolder, memory_told
+from server_app.folder import CHECKPOINTS, RunFolder
+from server_app.needs import memory_told, tell_memory
 from server_app.records import CONFIG_FILE, RECORDS, RoundRecord, read_outcome, read_records
 from server_app.state import ServerState
 from tests.builders import assert_same, layout_of_size
@@ -218,13 +219,12 @@ def test_flb_08_a_resume_with_other_classes_is_refused(tmp_path: Path) -> None:
 def test_word_of_the_memory_is_no_reason_to_end_a_run_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = RunFolder.open(config_in(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
-        folder.tell_memory("73 MB")
-    assert memory_told(folder.path) == ""
-    folder.tell_memory("73 MB")
-    assert memory_told(folder.path) == "73 MB"
+        tell_memory(tmp_path, "73 MB")
+    assert memory_told(tmp_path) == ""
+    tell_memory(tmp_path, "73 MB")
+    assert memory_told(tmp_path) == "73 MB"
 
 
 def test_a_resume_may_change_names_places_and_the_number_of_rounds(tmp_path: Path) -> None:
