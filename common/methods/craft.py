@@ -57,7 +57,7 @@ class Craft(Method[Previous]):
         return layout.size
 
     def working(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return a layer's products, as they are, scaled and inverted, and d with what becomes of it."""
+        """Return a layer's products, as they are, scaled and inverted, and d with its step."""
         return 2 * 9 * (1 + cohort) ** 2 + 3 * layout.size
 
     def aggregate(self, cohort: Cohort, state: Previous, layout: Layout) -> Step[Previous]:
