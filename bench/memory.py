@@ -48,10 +48,10 @@ SIZE = 2_500_000  # weights of the model in the server's rounds: 10 MB
 WINDOWS, COHORTS = (0, 3, 10), (4, 8)
 STEPS = 8  # of a client's training, in each of two rounds
 ROUNDS, WARM = 300, 60  # of the growth; the first are not counted
-LEGEND = f"""MB: 1e6 bytes, beyond what the process held before; models: the same, in models
+LEGEND = f"""MB: 1e6 bytes, beyond what the process held before; models: in sizes of the model
 window: rounds that FedPCD remembers; share: of the bound that the server logs at its start
 training itself: activations and copies of weights that torch makes; rest: models beside it
-first, warm, last: after rounds 1, {WARM + 1} and {ROUNDS}; MB a round: least squares from warm"""
+first, warm, last: all it holds after rounds 1, {WARM + 1}, {ROUNDS}; MB a round: least squares"""
 
 Row = dict[str, Any]
 

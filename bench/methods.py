@@ -59,7 +59,9 @@ def runs_of(
         if not (home / method / OUTCOME).exists():
             command = [*FEDKEEL, "run", method, "--engine", "inline", "--name", method]
             # a run that fails says so in its outcome; the others go on
-            subprocess.run([*command, *pairs], check=False, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [*command, *pairs], check=False, stdout=subprocess.DEVNULL, start_new_session=True
+            )  # Ctrl-C is for us alone: a run that it ends would count as done
     return {method: load_runs({method: home / method}) for method in methods}
 
 
