@@ -20,7 +20,7 @@ from server_app.diagnose import Diagnosis
 from server_app.folder import LOG, RunFolder, logging_to
 from server_app.footprint import Footprint
 from server_app.live import Live
-from server_app.mapped import MAPPED, MappedFiles, make_room_for
+from server_app.mapped import make_room_for
 from server_app.needs import tell_memory
 from server_app.partition import partition_noted
 from server_app.records import RecordError
@@ -82,7 +82,7 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         kept = replace(strategy.state, weights=strategy.evaluated_weights)
         folder.finish(kept, model.layout, time.monotonic() - begin)
     except BaseException as error:
-        done = strategy.state.round if strategy and strategy.state else 0
+        done = strategy.told if strategy else 0
         with suppress(RecordError):  # on a full disk, say; what counts is the first error
             folder.end_early(error, done, time.monotonic() - begin)
         raise
@@ -175,5 +175,5 @@ def strategy_of(
         expected=config.expected_clients,
         observer=folder,
         diagnose=Diagnosis(config, model) if config.diagnostics.every else None,
-        put_away=MappedFiles(folder.path / MAPPED) if config.server.on_disk else None,
+        put_away=folder.mapped,
     )

@@ -6,7 +6,7 @@ previous one; a torn or foreign file is refused by its CRC or its description.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -19,9 +19,12 @@ from common.files import replacing
 from common.layout import Layout
 from common.methods import Method
 from common.store import ClientVectors, Entry
+from common.types import Vector
+from server_app.mapped import MappingError
 from server_app.state import ServerState
 
-FORMAT = 1
+# 2: FedPCD's and FedFV's products are in the order of `rates`, which 1 had sorted as `seen` is.
+FORMAT, READABLE = 2, (1, 2)
 PATTERN = "round-*.ckpt"
 
 
@@ -80,12 +83,25 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 
 def load_newest(
-    folder: Path, method: Method[Any], layout: Layout, *, fingerprint: str
+    folder: Path,
+    method: Method[Any],
+    layout: Layout,
+    *,
+    fingerprint: str,
+    put: Callable[[Vector], Vector] = lambda vector: vector,
 ) -> tuple[ServerState[Any] | None, list[str]]:
     """Return the newest checkpoint that can be read, and a warning for each that cannot.
 
+    Args:
+        folder: of the checkpoints.
+        method: with its settings.
+        layout: the model's.
+        fingerprint: of the run config.
+        put: returns an equal vector, kept in the place of each vector of a client that is read.
+
     Raises:
-        CheckpointError: a readable checkpoint belongs to another run config or another model.
+        CheckpointError: a readable checkpoint belongs to another run config or another model, or
+            `put` raised it.
     """
     warnings: list[str] = []
     template = ServerState.first(layout, np.zeros(layout.size, np.float32), {}, method)
@@ -94,8 +110,8 @@ def load_newest(
             # np.load would not close a torn file that it opened itself
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 head = json.loads(bytes(arrays["head"]))
-                if head["format"] != FORMAT:
-                    raise CheckpointError(f"format {head['format']} instead of {FORMAT}")
+                if head["format"] not in READABLE:
+                    raise CheckpointError(f"format {head['format']}, not one of {READABLE}")
                 if head["fingerprint"] != fingerprint:
                     raise _OtherRunError(
                         f"{path} was made with another run config (fingerprint "
@@ -103,10 +119,10 @@ def load_newest(
                         "version of FedKeel; give the run another name, or the config it was "
                         "started with"
                     )
-                state = _restore(ServerState, head["state"], arrays, template.method)
+                state = _restore(ServerState, head["state"], arrays, put, template.method)
             _refuse_other_model(path, state, layout)
             return state, warnings
-        except _OtherRunError:
+        except (_OtherRunError, MappingError):
             raise
         except Exception as error:  # a damaged archive trips its readers in many ways
             warnings.append(_unreadable(path, error))
@@ -146,14 +162,20 @@ def _describe(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     raise CheckpointError(f"a state cannot hold a {type(value).__name__}")
 
 
-def _restore(kind: Any, tree: Any, arrays: Mapping[str, Any], method_state: Any = None) -> Any:
+def _restore(
+    kind: Any,
+    tree: Any,
+    arrays: Mapping[str, Any],
+    put: Callable[[Vector], Vector],
+    method_state: Any = None,
+) -> Any:
     """Rebuild the value that `_describe` took apart, led by the type hints of its dataclass."""
     if isinstance(tree, list):
         return arrays[tree[0]]
     if kind is ClientVectors:
         return ClientVectors(
             {
-                client: Entry(entry["round"], _restore(None, entry["vector"], arrays))
+                client: Entry(entry["round"], put(_restore(None, entry["vector"], arrays, put)))
                 for client, entry in tree["entries"].items()
             }
         )
@@ -169,13 +191,14 @@ def _restore(kind: Any, tree: Any, arrays: Mapping[str, Any], method_state: Any 
                 else hints[name],
                 part,
                 arrays,
+                put,
             )
             for name, part in tree.items()
         }
         return kind(**values)
     if isinstance(tree, dict):
         item = get_origin(kind) and getattr(kind, "__args__", (None, None))[1]
-        return {key: _restore(item, part, arrays) for key, part in tree.items()}
+        return {key: _restore(item, part, arrays, put) for key, part in tree.items()}
     return tree
 
 

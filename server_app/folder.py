@@ -4,7 +4,7 @@ import logging
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from common.config import NOT_IN_RESULTS, RunConfig, flatten, nested
+from common.config import NOT_IN_RESULTS, RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError, FedError
 from common.files import exclusive, replacing
 from common.layout import Layout
 from server_app.checkpoint import load_newest, newest_head, save
 from server_app.live import Live, LiveFile
+from server_app.mapped import MAPPED, MappedFiles
 from server_app.records import (
     CONFIG_FILE,
     RECORDS,
@@ -75,14 +76,17 @@ class RunFolder:
             raise CheckpointError(
                 f"{folder.path} kept no checkpoint (server.checkpoint-every was 0)"
             )
-        if head and head.fingerprint != config.fingerprint():
+        was = head.fingerprint if head else folder._written_fingerprint()
+        if was and was != config.fingerprint():
             raise CheckpointError(
                 f"{folder.path} was run with another config ({folder._changes()}); give this run "
                 "another name, or the config it was started with"
             )
         if head and head.round > config.rounds:
             raise ConfigError(
-                f"{folder.path} has done {head.round} rounds already; rounds is {config.rounds}"
+                f"{folder.path} has done {head.round} rounds already, and rounds is "
+                f"{config.rounds}; set rounds to {head.round} or more (--set rounds=N), or go on "
+                f"with all of its settings (--config {folder.path / CONFIG_FILE})"
             )
         return folder
 
@@ -122,6 +126,13 @@ class RunFolder:
     def _keeps_checkpoints(self) -> bool:
         return self._written().get("server.checkpoint-every") != 0
 
+    def _written_fingerprint(self) -> str:
+        """Return that of the config that was written; "" if it is lost or cannot be read."""
+        written = self._written()
+        with suppress(ConfigError):
+            return parse(written).fingerprint() if written else ""
+        return ""
+
     def _changes(self) -> str:
         written, mine = self._written(), self.config.to_flat()
         if not written:
@@ -144,11 +155,17 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"the run cannot be written to {self.path}: {error}") from error
 
+    @property
+    def mapped(self) -> MappedFiles | None:
+        """Where vectors of clients are put, if they are."""
+        return MappedFiles(self.path / MAPPED) if self.config.server.on_disk else None
+
     def restore(self, layout: Layout) -> tuple[ServerState[Any] | None, list[str]]:
         """Return the state to go on from, or None to start, and warnings about torn files.
 
         Raises:
-            CheckpointError: the checkpoint is another model's, or none of them can be read.
+            CheckpointError: the checkpoint is another model's, none of them can be read, or the
+                disk refuses a vector.
         """
         if not self.config.resume:
             return None, []
@@ -157,6 +174,7 @@ class RunFolder:
             self.config.chosen,
             layout,
             fingerprint=self.config.fingerprint(),
+            **({"put": self.mapped.put} if self.mapped else {}),
         )
         if state is None and warnings:
             raise CheckpointError(f"no checkpoint can be read: {'; '.join(warnings)}")

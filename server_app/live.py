@@ -19,6 +19,10 @@ SHAPES: Mapping[Any, tuple[str, ...]] = {
     list: ("ready", "asked", "again"),
     dict: ("refused", "answered", "missing", "late"),
 }
+INSIDE: Mapping[Any, tuple[str, ...]] = {
+    str: ("ready", "asked", "again", "refused", "missing", "late"),
+    (int, float): ("answered",),
+}
 SIGN_SECONDS = 2.0  # between two signs of life while nothing changes
 
 
@@ -105,9 +109,21 @@ def read_live(folder: Path) -> Live | None:
         live = Live(**said)
     except (OSError, ValueError, TypeError):
         return None
+    return live if _fits(live) else None
+
+
+def _fits(live: Live) -> bool:
     kinds = {kind: [getattr(live, name) for name in names] for kind, names in SHAPES.items()}
-    fits = all(isinstance(value, kind) for kind, values in kinds.items() for value in values)
-    return live if fits else None
+    if not all(isinstance(value, kind) for kind, values in kinds.items() for value in values):
+        return False
+    held = {kind: [getattr(live, name) for name in names] for kind, names in INSIDE.items()}
+    parts = (
+        isinstance(part, kind)
+        for kind, values in held.items()
+        for value in values
+        for part in (value.values() if isinstance(value, dict) else value)
+    )
+    return isinstance(live.deadline, int | float | None) and all(parts)
 
 
 def clear_live(folder: Path) -> None:

@@ -21,8 +21,9 @@ from server_app.state import ServerState
 
 S = TypeVar("S")
 MAPPED = "mapped"  # folder of a run
-SPARE = 500  # open files, or mappings, of a server beside its vectors, with room
+SPARE = 500  # open files, or further mappings, of a server beside its vectors, with room
 MAPPINGS = Path("/proc/sys/vm/max_map_count")  # of a process, at most; Linux has it
+MAPPED_NOW = Path("/proc/self/maps")
 
 
 def make_room_for(vectors: int) -> None:
@@ -43,7 +44,10 @@ def make_room_for(vectors: int) -> None:
                 "(nofile in /etc/security/limits.conf, LimitNOFILE of a systemd unit, --ulimit of "
                 "a container)",
             ) from None
-    if MAPPINGS.exists() and (most := int(MAPPINGS.read_text())) < needed:
+    if not MAPPINGS.exists():
+        return
+    needed += len(MAPPED_NOW.read_bytes().splitlines())  # libraries have some hundred
+    if (most := int(MAPPINGS.read_text())) < needed:
         raise _too_many(
             vectors,
             f"{most} mappings (vm.max_map_count), and {needed} are needed; raise that (`sysctl -w "
@@ -59,6 +63,10 @@ def _too_many(vectors: int, why: str) -> ConfigError:
     )
 
 
+class MappingError(CheckpointError):
+    """The disk refuses a vector."""
+
+
 @dataclass(frozen=True)
 class MappedFiles:
     """Puts vectors into files of `folder`, which is made if it is missing."""
@@ -69,31 +77,36 @@ class MappedFiles:
         """Return an equal state whose clients' vectors are all in files.
 
         Raises:
-            CheckpointError: the disk refuses one.
+            MappingError: the disk refuses one.
         """
-        try:
-            return replace(state, method=self._moved(state.method))
-        except OSError as error:
-            raise CheckpointError(
-                f"a client's vector cannot be put into a file of {self.folder}: {error}; make "
-                "room (on the disk, or with `ulimit -n`: each is an open file), or set "
-                "server.on-disk to false"
-            ) from error
+        return replace(state, method=self._moved(state.method))
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, ClientVectors):
             entries = value.entries.items()
-            return ClientVectors({c: Entry(e.round, self._mapped(e.vector)) for c, e in entries})
+            return ClientVectors({c: Entry(e.round, self.put(e.vector)) for c, e in entries})
         if is_dataclass(value) and not isinstance(value, type):
             parts = {item.name: getattr(value, item.name) for item in fields(value)}
             return replace(value, **{name: self._moved(part) for name, part in parts.items()})
         return value
 
-    def _mapped(self, vector: Vector) -> Vector:
+    def put(self, vector: Vector) -> Vector:
+        """Return an equal vector that is in a file.
+
+        Raises:
+            MappingError: the disk refuses it.
+        """
         if isinstance(vector.base, np.memmap) or not vector.size:
             return vector
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self.folder) as file:
-            file.write(np.ascontiguousarray(vector).data)  # tofile() would hide a full disk
-            file.flush()
-            return np.asarray(np.memmap(file, vector.dtype, "r", shape=vector.shape))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                file.write(np.ascontiguousarray(vector).data)  # tofile() would hide a full disk
+                file.flush()
+                return np.asarray(np.memmap(file, vector.dtype, "r", shape=vector.shape))
+        except OSError as error:
+            raise MappingError(
+                f"a client's vector cannot be put into a file of the folder {self.folder}: "
+                f"{error}; make room (on the disk, or with `ulimit -n`: each is an open file), or "
+                "set server.on-disk to false"
+            ) from error

@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from common.files import replacing
+from common.text import one_line
 
 MEMORY = "memory.txt"
 
@@ -11,13 +12,13 @@ MEMORY = "memory.txt"
 def tell_memory(folder: Path, needs: str) -> None:
     """Write the line; a full disk is no reason to end a run, so it is not told here."""
     with suppress(OSError), replacing(folder / MEMORY, durable=False) as file:
-        file.write(needs.encode())
+        file.write(f"{needs}\n".encode())
 
 
 def memory_told(folder: Path) -> str:
     """Return the line of the run in this folder, "" while it is not known."""
     try:
-        return (folder / MEMORY).read_text(encoding="utf-8")
+        return one_line((folder / MEMORY).read_text(encoding="utf-8", errors="replace").rstrip())
     except OSError:
         return ""
 

@@ -136,6 +136,7 @@ class MethodStrategy(Strategy):
         self._rounds = 0  # of the run; 0 there as well
         self._packed: ArrayRecord | None = None  # what self.state looks like on the wire
         self._void = 0
+        self.told = 0  # the round of the newest state whose record the observer has
 
     def summary(self) -> None:
         """Log the method and how rounds are run."""
@@ -380,6 +381,7 @@ class MethodStrategy(Strategy):
         self._timeout, self._rounds = timeout, num_rounds
         result = Result()
         state = self._state_of(initial_arrays)
+        self.told = state.round
         arrays = result.arrays = self._packed or initial_arrays
         self.summary()
         if evaluate_fn and state.round == 0 and (metrics := evaluate_fn(0, arrays)) is not None:
@@ -511,6 +513,7 @@ class MethodStrategy(Strategy):
         if self.observer and self.record:
             self.record = replace(self.record, seconds=clock.take())
             self.observer.note(self.record)
+            self.told = self._current.round
 
     # ---------------------------------------------------------------- parts
 

@@ -19,7 +19,7 @@ from common.layout import Layout, Tensor
 from common.methods import FedAvg, FedPCD, Scaffold
 from common.methods.history import History
 from common.store import ClientVectors
-from server_app.checkpoint import load_newest, save
+from server_app.checkpoint import FORMAT, READABLE, load_newest, save
 from server_app.state import ServerState
 from tests.builders import assert_same, begin, bowls, layout_of_size, play
 
@@ -252,12 +252,11 @@ def test_a_place_that_cannot_be_written_to_is_our_own_error(tmp_path: Path) -> N
         save(tmp_path / "file", states(1)[0], fingerprint="f", keep=1)
 
 
-def without_fields(path: Path, *names: str) -> None:
-    """Rewrite a checkpoint as a version would have that did not know these fields yet."""
+def rewritten(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Rewrite a checkpoint as another version would have."""
     with path.open("rb") as file, np.load(file) as arrays:
         head, rest = json.loads(bytes(arrays["head"])), dict(arrays)
-    for name in names:
-        del head["state"]["method"][name]
+    change(head)
     rest["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
     with path.open("wb") as file:
         np.savez(file, **rest)
@@ -267,14 +266,26 @@ def test_what_an_older_version_did_not_write_has_its_default(tmp_path: Path) -> 
     start = begin(FedPCD(), LAYOUT, np.ones(6), np.float32)
     state = play(FedPCD(), start, LAYOUT, bowls(3, 6), [["0", "2"]])[-1]
     path = save(tmp_path, state, fingerprint="f", keep=1)
-    without_fields(path, "exact")
+    rewritten(path, lambda head: head["state"]["method"].pop("exact"))
     assert_same(load(tmp_path, method=FedPCD()), (state, []))
     assert state.method.exact
 
 
 def test_a_field_without_a_default_must_be_there(tmp_path: Path) -> None:
     saved(tmp_path, rounds=1)
-    without_fields(tmp_path / "round-000001.ckpt", "total")
+    rewritten(tmp_path / "round-000001.ckpt", lambda head: head["state"]["method"].pop("total"))
     state, warnings = load(tmp_path)
     assert state is None
     assert "other fields" in warnings[0]
+
+
+def test_older_formats_are_read_and_newer_ones_are_not(tmp_path: Path) -> None:
+    *_, state = saved(tmp_path, rounds=1)
+    path = tmp_path / "round-000001.ckpt"
+    for number in READABLE:
+        rewritten(path, lambda head, number=number: head.update(format=number))
+        assert_same(load(tmp_path), (state, []))
+    rewritten(path, lambda head: head.update(format=FORMAT + 1))
+    back, (warning,) = load(tmp_path)
+    assert back is None
+    assert f"format {FORMAT + 1}, not one of" in warning

@@ -14,7 +14,7 @@ from common.errors import CheckpointError, ConfigError
 from common.layout import Tensor
 from server_app.checkpoint import save
 from server_app.folder import CHECKPOINTS, RunFolder
-from server_app.needs import memory_told, tell_memory
+from server_app.needs import MEMORY, memory_told, tell_memory
 from server_app.records import CONFIG_FILE, RECORDS, RoundRecord, read_outcome, read_records
 from server_app.state import ServerState
 from tests.builders import assert_same, layout_of_size
@@ -185,7 +185,7 @@ def test_a_refusal_that_can_name_no_key_says_what_else_it_may_be(
 
 def test_a_resume_for_fewer_rounds_than_were_done_is_refused(tmp_path: Path) -> None:
     played(tmp_path, 5)
-    with pytest.raises(ConfigError, match="has done 5 rounds already; rounds is 4"):
+    with pytest.raises(ConfigError, match="done 5 rounds already, and rounds is 4; set"):
         RunFolder.open(config_in(tmp_path, resume=True, rounds=4))
 
 
@@ -216,6 +216,19 @@ def test_flb_08_a_resume_with_other_classes_is_refused(tmp_path: Path) -> None:
         folder.restore(layout_of_size(5, LAYOUT.buffers))
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_another_config_is_refused_before_the_first_checkpoint_too(
+    tmp_path: Path, rounds: int
+) -> None:
+    before = (played(tmp_path, rounds).path / CONFIG_FILE).read_bytes()
+    with pytest.raises(CheckpointError, match=r"train\.lr was 0\.1, is 0\.3"):
+        RunFolder.open(config_in(tmp_path, resume=True, **{"train.lr": 0.3}))
+    RunFolder.open(config_in(tmp_path, resume=True, rounds=9, **{"fedpcd.tau": 0.5}))
+    (tmp_path / "r" / CONFIG_FILE).unlink()
+    RunFolder.open(config_in(tmp_path, resume=True, **{"train.lr": 0.3}))  # nobody can tell
+    assert b"lr = 0.1" in before
+
+
 def test_word_of_the_memory_is_no_reason_to_end_a_run_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +238,8 @@ def test_word_of_the_memory_is_no_reason_to_end_a_run_on_a_full_disk(
     assert memory_told(tmp_path) == ""
     tell_memory(tmp_path, "73 MB")
     assert memory_told(tmp_path) == "73 MB"
+    (tmp_path / MEMORY).write_bytes(b"\xff\x1b[31m 73\nMB\n")
+    assert memory_told(tmp_path) == "\ufffd [31m 73 MB"
 
 
 def test_a_resume_may_change_names_places_and_the_number_of_rounds(tmp_path: Path) -> None:

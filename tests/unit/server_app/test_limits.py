@@ -1,5 +1,6 @@
 """What is refused before anything is trained."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_more_vectors_on_disk_than_the_system_can_map_are_refused(
     limit = tmp_path / "max_map_count"
     limit.write_text(f"{vectors + mapped.SPARE - 1}")
     monkeypatch.setattr(mapped, "MAPPINGS", limit)
+    monkeypatch.setattr(mapped, "MAPPED_NOW", Path(os.devnull))
     flat = {"method": method, "clients": 100, "participation": 0.2, "out": str(tmp_path)}
     config = parse(flat | ({"fedpcd.history": 2} if method == "fedpcd" else {}))
     model, registry = FlatModel(build("mlp", (1, 8, 8), 10, seed=0)), Registry(100, 100, 1.0, print)

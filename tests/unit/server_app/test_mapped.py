@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,25 @@ def test_a_checkpoint_holds_mapped_vectors_like_others(tmp_path: Path) -> None:
     back, warnings = load_newest(tmp_path, method, layout_of_size(5), fingerprint="x")
     assert not warnings
     assert_same(back, put)
+
+
+def test_a_resumed_run_never_has_all_vectors_in_memory(tmp_path: Path) -> None:
+    save(tmp_path, remembering(*drawn(3)), fingerprint="x", keep=1)
+    files, held = MappedFiles(tmp_path / "mapped"), []
+
+    def put(vector: np.ndarray) -> np.ndarray:
+        held.append(weakref.ref(vector))
+        assert sum(one() is not None for one in held) == 1  # the one that is put away now
+        return files.put(vector)
+
+    given = {"method": METHODS["fedpcd"](), "layout": layout_of_size(5), "fingerprint": "x"}
+    back, warnings = load_newest(tmp_path, **given, put=put)
+    assert not warnings
+    assert_same(back, remembering(*drawn(3)))
+    assert all(isinstance(e.vector.base, np.memmap) for e in back.method.seen.entries.values())
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="make room"):  # it is not the checkpoint's fault
+        load_newest(tmp_path, **given, put=MappedFiles(tmp_path / "file").put)
 
 
 def test_a_disk_that_refuses_ends_the_run_and_says_what_to_do(tmp_path: Path) -> None:
@@ -171,6 +191,8 @@ def test_more_mappings_than_the_system_allows_are_refused(
 ) -> None:
     monkeypatch.setattr(mapped, "MAPPINGS", tmp_path / "max_map_count")
     make_room_for(100)  # a system that has no such limit
-    mapped.MAPPINGS.write_text(f"{SPARE + 99}\n")
-    with pytest.raises(ConfigError, match=rf"599 mappings.*vm.max_map_count={SPARE + 100}"):
+    monkeypatch.setattr(mapped, "MAPPED_NOW", tmp_path / "maps")
+    mapped.MAPPED_NOW.write_text(7 * "a library\n")
+    mapped.MAPPINGS.write_text(f"{SPARE + 106}\n")
+    with pytest.raises(ConfigError, match=rf"606 mappings.*vm.max_map_count={SPARE + 107}"):
         make_room_for(100)

@@ -286,6 +286,23 @@ def test_evaluation_comes_every_so_often_and_at_the_end(every: int, rounds: list
                watcher.records)  # fmt: skip
 
 
+def test_a_round_that_is_cut_off_before_its_record_does_not_count_as_told() -> None:
+    class Stopping(Watcher):
+        def show(self, live: Live) -> None:
+            if (live.phase, live.round) == ("evaluating", 3):
+                raise KeyboardInterrupt
+
+    grid, watcher = Grid(FedAvg(), eval_every=1), Stopping()
+    grid.strategy.observer = watcher
+    with pytest.raises(KeyboardInterrupt):
+        grid.strategy.start(grid, grid.arrays, num_rounds=5)
+    assert grid.strategy.told == len(watcher.records) == 2
+    resumed = Grid(FedAvg())
+    resumed.strategy.state = watcher.states[-1]
+    resumed.strategy.start(resumed, resumed.arrays, num_rounds=2)  # nothing is left to do
+    assert resumed.strategy.told == 2
+
+
 def test_a_run_without_a_usable_round_still_has_a_model_to_save() -> None:
     grid = Grid(FedAvg(), min_replies=9)
     result = grid.strategy.start(grid, grid.arrays, num_rounds=2)
