@@ -124,7 +124,7 @@ def _print(
     if shown:
         console.print(turnout.table(shown), markup=False)
     if left := len(turnout.clients) - len(shown):
-        more = f"{left:,} more: fedkeel status {folder.name} --all"
+        more = f"{left:,} more, not listed: fedkeel status {folder.name} --all"
         console.print(more, markup=False, soft_wrap=True)
     voids = [record for record in records if record.void]
     if voids:

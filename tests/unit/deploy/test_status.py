@@ -88,7 +88,7 @@ def test_of_many_clients_those_that_need_a_look_are_listed_and_the_others_counte
         "late", "8000", "9999", "9998", "195", *map(str, range(190, 195)),
         *map(str, range(196, 200)), "7",
     ]  # fmt: skip
-    assert more == "7,989 more: fedkeel status first --all"
+    assert more == "7,989 more, not listed: fedkeel status first --all"
 
 
 def test_all_clients_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_all_clients_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
     assert [row.split()[0] for row in told(tmp_path, every_client=True).splitlines()[3:]] == names
     assert told(tmp_path).splitlines()[1:] == [
         "21 clients: 21 ready",
-        "21 more: fedkeel status first --all",
+        "21 more, not listed: fedkeel status first --all",
     ]
 
 
@@ -136,7 +136,11 @@ def test_terminal_codes_of_strangers_are_not_passed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said",
     ["", "[]", '{"phase": 5}', '{"phase":"t","round":"x","rounds":1,"since":0}',
-     '{"phase":"t","round":1,"rounds":1,"since":0,"asked":3}'],
+     '{"phase":"t","round":1,"rounds":1,"since":0,"asked":3}',
+     *(f'{{"phase":"t","round":1,"rounds":1,"since":0,{part}}}' for part in (
+         '"answered":{"a":"x"}', '"deadline":"soon"', '"ready":[1]', '"missing":{"b":3}',
+         '"asked":[["a"]]', '"late":{"a":null}',
+     ))],
 )  # fmt: skip
 def test_a_damaged_live_file_is_as_none(tmp_path: Path, said: str) -> None:
     (tmp_path / "first").mkdir()
