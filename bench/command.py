@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.errors import FedError
+from common.files import replacing
 from common.threads import usable_cores
 from deploy.order import STOPPING, undisturbed
 
@@ -74,6 +75,8 @@ def writable(text: str) -> Path:
     """
     path = Path(text).absolute()
     is_new = not os.path.lexists(path)
+    if path.exists() and not path.is_file():
+        raise ArgumentTypeError(f"{path} is no regular file")
     try:
         path.open("ab").close()
         if is_new:
@@ -127,9 +130,13 @@ def print_tables(tables: Sequence[Table], legend: str) -> None:
 
 def keep(path: Path | None, why: str | None, **figures: Any) -> None:
     """Write the file of `--json`, if one is wanted; "partial" in it is the reason or null."""
-    if path:
+    if path and any(figures.values()):
         said = {"partial": why, "machine": machine(), **figures}
-        path.write_text(json.dumps(said, indent=1) + "\n")
+        try:
+            with replacing(path) as file:
+                file.write(f"{json.dumps(said, indent=1)}\n".encode())
+        except OSError as error:
+            sys.exit(f"{path} cannot be written: {error}")
 
 
 def machine() -> Mapping[str, Any]:

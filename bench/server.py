@@ -218,7 +218,7 @@ def measured(given: argparse.Namespace) -> Mapping[str, float]:
 
     made, counts = history.inner_products, []
     history.inner_products = lambda new, all_, **more: (
-        counts.append(len(new) * len(all_) * new[0].size / given.parameters)
+        counts.append(len(new) * len(all_) * (new[0].size == given.parameters))  # else a sample
         or made(new, all_, **more)
     )
     cohort = load.cohort()
@@ -258,6 +258,7 @@ Found = MutableMapping[int, Mapping[str, float]]  # by cores
 def measure(given: argparse.Namespace, found: Found, _: Path) -> None:
     """Measure on one core and on all; `found` gets the figures of each."""
     for cores in sorted({1, usable_cores()}):
+        print(f"on {cores} core{'s' * (cores > 1)}", file=sys.stderr)  # noqa: T201
         found[cores] = child(given, cores)
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from bench.command import TEMPORARY, at_least, writable
+from bench.command import TEMPORARY, at_least, keep, writable
 from tests.processes import lives
 
 BENCHMARKS = ("gpu", "half", "memory", "methods", "round", "scale", "server", "wire")
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_written_is_refused_and_one_that_can_stays_as_it_i
 ) -> None:
     with pytest.raises(ArgumentTypeError, match=f"there is no folder {tmp_path}/none"):
         writable(str(tmp_path / "none/file"))
-    with pytest.raises(ArgumentTypeError, match="Is a directory"):
+    with pytest.raises(ArgumentTypeError, match="is no regular file"):
         writable(str(tmp_path))
     with pytest.raises(ArgumentTypeError, match="cannot be written"):
         writable("/proc/figures.json")
@@ -101,6 +101,19 @@ def test_a_file_that_cannot_be_written_is_refused_and_one_that_can_stays_as_it_i
     assert old.read_text() == "of last week"
     assert writable(str(tmp_path / "new.json")) == tmp_path / "new.json"
     assert list(tmp_path.iterdir()) == [old]
+
+
+def test_a_file_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
+    pipe, file = tmp_path / "pipe", tmp_path / "figures.json"
+    os.mkfifo(pipe)
+    for odd in (pipe, Path("/dev/full")):
+        with pytest.raises(ArgumentTypeError, match="is no regular file"):
+            writable(str(odd))
+    keep(file, None, rows=[1, 2])
+    keep(file, "stopped", rows=[])  # nothing was measured: the old ones stay
+    assert json.loads(file.read_text())["rows"] == [1, 2]
+    with pytest.raises(SystemExit, match="cannot be written"):
+        keep(pipe / "none", None, rows=[3])
 
 
 def test_numbers_that_are_too_small_are_refused() -> None:
