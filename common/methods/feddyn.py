@@ -93,7 +93,7 @@ class FedDyn(Method[Variates]):
 
     def working(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the G_i as they were sent, the cohort's new ones beside the old, and h."""
-        return (2 * cohort + 10) * layout.size
+        return (2 * cohort + 12) * layout.size
 
     def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse momentum, which steps with a linear term do not have, and steps that diverge."""

@@ -141,8 +141,8 @@ class VariateMethod(Method[Variates]):
         return self.corrected(layout).size * (clients + 2)
 
     def working(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the new sum beside the old one, and c, in float64."""
-        return 4 * self.corrected(layout).size
+        """Return the new sum beside the old one, c, and what a new c_i is made with, in float64."""
+        return 6 * self.corrected(layout).size
 
     def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""
