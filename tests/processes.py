@@ -1,11 +1,14 @@
-"""Processes looked at from outside, which may end at any moment."""
+"""Processes known by their numbers alone."""
+
+from contextlib import suppress
 
 import psutil
+
+from deploy import processes
 
 
 def lives(pid: int) -> bool:
     """Whether a process runs, and is not a zombie that has ended already."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    with suppress(psutil.NoSuchProcess):
+        return processes.lives(psutil.Process(pid))
+    return False

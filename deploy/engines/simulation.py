@@ -32,6 +32,7 @@ from common.config import RunConfig, parse
 from common.data.sources import data_root
 from deploy.engines.base import Resources, answer
 from deploy.environment import QUIET
+from deploy.processes import lives
 from server_app.folder import LOG
 
 MARK = "FEDKEEL_JOB"  # in the environment of everything that a job starts
@@ -158,21 +159,14 @@ def family(mark: str, home: str) -> set[psutil.Process]:
             ours = process.environ().get(MARK) == mark
             if ours or f"{process.cwd()}/".startswith(f"{home}/"):
                 found |= {process, *process.children(recursive=True)}
-    return {process for process in found if process.pid != os.getpid() and _lives(process)}
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+    return {process for process in found if process.pid != os.getpid() and lives(process)}
 
 
 def clear_away(mark: str, home: str, grace: float = 0.0) -> None:
     """End a job's processes, after `grace` seconds, and remove its temporary files."""
     deadline = time.monotonic() + grace
     known: set[psutil.Process] = set()  # remembered, for an orphan no longer shows whose it is
-    while alive := {process for process in known | family(mark, home) if _lives(process)}:
+    while alive := {process for process in known | family(mark, home) if lives(process)}:
         known |= alive
         if time.monotonic() >= deadline:
             for process in alive:

@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
+from deploy.processes import lives
 from server_app.live import Live, read_live
 from server_app.records import RoundRecord
 from tests.system.conftest import BIN, Runs, pairs
@@ -292,7 +293,7 @@ class Fleet(Runs):
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 env = process.environ()
-                if env.get(MARK) == str(self.folder) and _lives(process):
+                if env.get(MARK) == str(self.folder) and lives(process):
                     yield process, env
 
     @property
@@ -323,7 +324,7 @@ class Fleet(Runs):
         for started in self.started:
             with suppress(subprocess.TimeoutExpired):
                 started.popen.wait(10)
-        while known := {one for one in {*known, *self.living()} if _lives(one)}:
+        while known := {one for one in {*known, *self.living()} if lives(one)}:
             for process in known:
                 with suppress(psutil.Error):
                     process.kill()
@@ -347,12 +348,6 @@ def _began(process: psutil.Process) -> float:
     with suppress(psutil.Error):
         return float(process.create_time())
     return 0.0
-
-
-def _lives(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 def _end(log: Path) -> str:
