@@ -30,6 +30,7 @@ from common.errors import FedError
 from common.files import replacing
 from common.threads import usable_cores
 from deploy.order import STOPPING, undisturbed
+from deploy.processes import lives
 
 TEMPORARY = "fk-bench-"  # short: what Ray puts below must be the name of a socket
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
@@ -128,10 +129,19 @@ def print_tables(tables: Sequence[Table], legend: str) -> None:
         print(legend)  # noqa: T201
 
 
-def keep(path: Path | None, why: str | None, **figures: Any) -> None:
-    """Write the file of `--json`, if one is wanted; "partial" in it is the reason or null."""
+def keep(
+    path: Path | None, why: str | None, about: Mapping[str, Any] | None = None, **figures: Any
+) -> None:
+    """Write the file of `--json`, if one is wanted and there are any figures.
+
+    Args:
+        path: of the file.
+        why: the reason why the figures are not all, or None; "partial" in the file.
+        about: what they are of.
+        figures: what was measured.
+    """
     if path and any(figures.values()):
-        said = {"partial": why, "machine": machine(), **figures}
+        said = {"partial": why, "machine": machine(), **(about or {}), **figures}
         try:
             with replacing(path) as file:
                 file.write(f"{json.dumps(said, indent=1)}\n".encode())
@@ -188,7 +198,7 @@ def _end(before: set[psutil.Process]) -> None:
     """Kill all descendants but these, and wait until none of them runs; nobody is reaped."""
     until = time.monotonic() + LAST_SECONDS
     while time.monotonic() < until:
-        running = [one for one in _children() if one not in before and _runs(one)]
+        running = [one for one in _children() if one not in before and lives(one)]
         if not running:
             return
         for one in running:
@@ -199,9 +209,3 @@ def _end(before: set[psutil.Process]) -> None:
 
 def _children() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
-
-
-def _runs(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    return False

@@ -159,8 +159,8 @@ def show(
         spread = f"{row['least']:.2f}-{row['most']:.2f}"
         shown.add_row(name, f"{row['ms']:.2f}", spread, f"{row['times']}", f"{row['ratio']:.2f}")
     print_tables([shown], LEGEND)
-    keep(given.json, why, card=card, device=given.device, model=given.model, batch=given.batch,
-         rows=table)  # fmt: skip
+    about = {"card": card, **{name: getattr(given, name) for name in ("device", "model", "batch")}}
+    keep(given.json, why, about, rows=table)
 
 
 def main() -> None:

@@ -261,11 +261,10 @@ def measure(given: argparse.Namespace, kept: dict[str, list[Row]], _: Path) -> N
     failed = []
     for name in given.only:
         _, point, places, few = PARTS[name]
-        kept[name] = []
         for place in places[:few] if given.quick else places:
             print(name, *place, file=sys.stderr)  # noqa: T201
             try:
-                kept[name].append(alone(point, *place))
+                kept.setdefault(name, []).append(alone(point, *place))
             except BenchError as error:
                 failed.append(f"{name}, no result: {error}")
     if failed:

@@ -102,9 +102,8 @@ Tables = dict[str, list[dict[str, Any]]]  # by alpha
 def measure(given: argparse.Namespace, tables: Tables, _: Path) -> None:
     """Run what is missing; `tables` gets each row."""
     for alpha in given.alphas:
-        rows = tables.setdefault(f"{alpha:g}", [])
         for row in table(given.out, alpha, given.rounds):
-            rows.append(row)
+            tables.setdefault(f"{alpha:g}", []).append(row)
 
 
 def show(given: argparse.Namespace, tables: Tables, why: str | None) -> None:

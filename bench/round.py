@@ -186,7 +186,7 @@ def show(given: argparse.Namespace, trials: Trials, why: str | None) -> None:
     print_tables([table(rows, title)], LEGEND + DISTURBED * disturbed)
     kept = {name: {**rows[name], "trials": [*map(asdict, trials[name])]} for name in rows}
     work = Work(str(given.root or "drawn"), given.rounds)
-    keep(given.json, why, work=asdict(work), programs=kept)
+    keep(given.json, why, {"work": asdict(work)}, programs=kept)
 
 
 def main() -> None:

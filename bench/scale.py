@@ -247,13 +247,13 @@ def measure(given: argparse.Namespace, points: Points, _: Path) -> None:
     """Measure the curves; `points` gets each point, None where it took too long."""
     for name in given.only:
         curve = CURVES[name]
-        points[name] = {}
         for size in curve.sizes[: curve.quick] if given.quick else curve.sizes:
             print(f"{name}, {size}", file=sys.stderr)  # noqa: T201
             try:
-                points[name][size] = alone(curve.point, size, patience=PATIENCE_SECONDS)
+                row = alone(curve.point, size, patience=PATIENCE_SECONDS)
             except PatienceError:
-                points[name][size] = None
+                row = None
+            points.setdefault(name, {})[size] = row
 
 
 def show(given: argparse.Namespace, points: Points, why: str | None) -> None:

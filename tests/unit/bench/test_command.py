@@ -111,6 +111,7 @@ def test_a_file_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
             writable(str(odd))
     keep(file, None, rows=[1, 2])
     keep(file, "stopped", rows=[])  # nothing was measured: the old ones stay
+    keep(file, "stopped", {"of": "this work"}, rows=[])
     assert json.loads(file.read_text())["rows"] == [1, 2]
     with pytest.raises(SystemExit, match="cannot be written"):
         keep(pipe / "none", None, rows=[3])
