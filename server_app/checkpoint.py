@@ -88,7 +88,7 @@ def load_newest(
     layout: Layout,
     *,
     fingerprint: str,
-    put: Callable[[Vector], Vector] = lambda vector: vector,
+    put: Callable[[Vector], Vector] | None = None,
 ) -> tuple[ServerState[Any] | None, list[str]]:
     """Return the newest checkpoint that can be read, and a warning for each that cannot.
 
@@ -104,6 +104,7 @@ def load_newest(
             `put` raised it.
     """
     warnings: list[str] = []
+    put = put or (lambda vector: vector)
     template = ServerState.first(layout, np.zeros(layout.size, np.float32), {}, method)
     for path in sorted(folder.glob(PATTERN), reverse=True):
         try:

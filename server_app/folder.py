@@ -174,7 +174,7 @@ class RunFolder:
             self.config.chosen,
             layout,
             fingerprint=self.config.fingerprint(),
-            **({"put": self.mapped.put} if self.mapped else {}),
+            put=self.mapped.put if self.mapped else None,
         )
         if state is None and warnings:
             raise CheckpointError(f"no checkpoint can be read: {'; '.join(warnings)}")
