@@ -27,6 +27,12 @@ MANY = {  # m, d, share of the rows that pull against the others, tau
 }
 
 
+@pytest.fixture
+def guess(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of GUESSES takes the place of the guess."""
+    monkeypatch.setattr(few_rows, "_guess", GUESSES[request.param])
+
+
 def clients(m: int, d: int, against: float, tau: float) -> tuple[Matrix, Vector]:
     """Return unit rows [m, d] that share a direction or oppose it, and their gaps at the mean."""
     rng = stream(8, "few rows", m, d)
@@ -64,13 +70,13 @@ def factored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("guess", GUESSES)
+@pytest.mark.usefixtures("guess")
+@pytest.mark.parametrize("guess", GUESSES, indirect=True)
 @pytest.mark.parametrize("family", EASY)
 def test_ugly_problems_are_solved_three_rows_at_a_time_whatever_is_guessed(
-    family: str, guess: str, monkeypatch: pytest.MonkeyPatch
+    family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(few_rows, "FEW", 3)
-    monkeypatch.setattr(few_rows, "_guess", GUESSES[guess])
     for problem in problems(family, 7):
         rows, target = problem.normals, problem.target
         length = float(np.linalg.norm(target))
@@ -127,11 +133,9 @@ def test_up_to_200_rows_are_solved_at_once(factored: list[int]) -> None:
     assert factored == [200]
 
 
-@pytest.mark.parametrize("guess", ["nobody", "its own"])
-def test_rows_that_are_repeated_share_what_one_of_them_would_get(
-    guess: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(few_rows, "_guess", GUESSES[guess])
+@pytest.mark.usefixtures("guess")
+@pytest.mark.parametrize("guess", ["nobody", "its own"], indirect=True)
+def test_rows_that_are_repeated_share_what_one_of_them_would_get() -> None:
     some, lacking = clients(40, 60, 0.3, 0.25)
     one = least_multipliers(some @ some.T, lacking)
     order = stream(8, "order").permutation(np.repeat(np.arange(40), 20))
@@ -142,12 +146,10 @@ def test_rows_that_are_repeated_share_what_one_of_them_would_get(
     assert_allclose(shared, one.multipliers, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("guess", ["nobody", "its own"])
-def test_a_conflict_of_rows_that_lack_nothing_at_first_is_found_among_many(
-    guess: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("guess")
+@pytest.mark.parametrize("guess", ["nobody", "its own"], indirect=True)
+def test_a_conflict_of_rows_that_lack_nothing_at_first_is_found_among_many() -> None:
     """Three of 402 rows add up to zero, and ask for a little each; only one of them lacks it."""
-    monkeypatch.setattr(few_rows, "_guess", GUESSES[guess])
     rows, _ = clients(400, 500, 0.0, 0.0)
     rows[:2] -= rows[:2].mean(axis=0) / 2
     against = -(rows[0] + rows[1])[None]
