@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from common.errors import FedError
-from common.files import replacing
-from common.threads import usable_cores
-from deploy.order import STOPPING, undisturbed
-from deploy.processes import lives
+from common.io.files import replacing
+from common.parallel import usable_cores
+from deploy.system.processes import lives
+from deploy.system.signals import STOPPING, undisturbed
 
 TEMPORARY = "fk-bench-"  # short: what Ray puts below must be the name of a socket
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)

@@ -35,7 +35,7 @@ from common.config import MODEL_NAMES, TrainConfig
 from common.data import Dataset
 from common.data import batches as on_device
 from common.data.batches import normalise
-from common.memory import keep_freed_memory
+from common.malloc import keep_freed_memory
 from common.methods import LocalRule
 from common.models import FlatModel, build
 

@@ -21,14 +21,14 @@ from rich.table import Table
 
 from bench.command import add_json, carry_out, keep, print_tables
 from bench.trial import BenchError
+from common.client_vectors import ClientVectors, Entry
 from common.geometry import inner_products
 from common.layout import Layout, Tensor
 from common.methods import FedPCD
 from common.methods.history import History
-from common.store import ClientVectors, Entry
 from common.types import ClientId, ClientUpdate, Cohort, Vector
-from server_app.checkpoint import load_newest, newest_head
-from server_app.folder import CHECKPOINTS, WEIGHTS
+from server_app.run_dir.checkpoint import load_newest, newest_head
+from server_app.run_dir.run_dir import CHECKPOINTS, WEIGHTS
 
 LEGEND = """active: constraints, with float32 and with the other
 inner products: the largest error, relative to the largest square; step: its error, of its length"""

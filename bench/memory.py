@@ -31,16 +31,16 @@ from client_app.app import app
 from common.config import parse
 from common.layout import Layout
 from common.layout import Tensor as Shape
-from common.memory import keep_freed_memory
+from common.malloc import keep_freed_memory
 from common.methods.fedpcd import FedPCD
 from common.models import FlatModel, build
 from common.wire import ARRAYS, CONFIG, FlatCodec, Order, TrainReply, records_of
 from deploy.engines.inline import FIRST_NODE, InlineGrid
-from server_app.checkpoint import save
-from server_app.folder import RunFolder
-from server_app.footprint import Footprint
+from server_app.memory_estimate import Footprint
 from server_app.options import Options
-from server_app.roster import Roster
+from server_app.round.client_registry import Roster
+from server_app.run_dir.checkpoint import save
+from server_app.run_dir.run_dir import RunFolder
 from server_app.state import ServerState
 from server_app.strategy import MethodStrategy
 

@@ -20,11 +20,11 @@ from rich.console import Console
 from bench.command import at_least, carry_out, keep, writable
 from bench.trial import BenchError
 from common.methods import METHODS
+from common.runs.records import OUTCOME
 from deploy.report.runs import Run, load_runs
 from deploy.report.table import megabytes_per_client_round
-from server_app.records import OUTCOME
 
-FEDKEEL = (sys.executable, "-m", "deploy.cli")
+FEDKEEL = (sys.executable, "-m", "deploy.cli.main")
 RATES = (0.02, 0.05, 0.1, 0.2)
 TUNED_ON, TESTED_ON = 0, 1
 FILE = "methods.json"

@@ -28,9 +28,9 @@ from bench.peers import PEERS, Against
 from bench.pictures import draw, found
 from bench.trial import BenchError, Program, Trial, measure
 from bench.work import Work
-from common.threads import usable_cores
-from deploy.environment import QUIET
-from server_app.records import RECORDS, RoundRecord
+from common.parallel import usable_cores
+from common.runs.records import RECORDS, RoundRecord
+from deploy.system.flower_env import QUIET
 
 BIN = Path(sys.prefix) / "bin"
 ROOT = Path(__file__).parents[1]

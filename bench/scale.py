@@ -32,9 +32,9 @@ from common.layout import Layout
 from common.layout import Tensor as Shape
 from common.methods.fedpcd import FedPCD
 from common.methods.history import History
+from common.runs.records import RoundRecord
 from common.types import ClientUpdate, Cohort
-from server_app.checkpoint import save
-from server_app.records import RoundRecord
+from server_app.run_dir.checkpoint import save
 from server_app.state import ServerState, next_state
 
 ROUNDS, REPEATS = 12, 3  # of a run, of which the first is not counted; of a round with history

@@ -34,14 +34,14 @@ from rich.table import Table
 from bench.command import add_json, at_least, carry_out, keep, print_tables
 from common.geometry import differences
 from common.layout import Layout, Tensor
-from common.memory import keep_freed_memory
+from common.malloc import keep_freed_memory
 from common.methods import FedAvg, FedPCD, Method, history
 from common.methods.history import History
-from common.threads import one_blas_thread, usable_cores
+from common.parallel import one_blas_thread, usable_cores
 from common.types import ClientUpdate, Cohort, Vector
 from common.wire import ARRAYS, WEIGHTS, FlatCodec, TrainReply, read_array
 from deploy.engines.inline import FIRST_NODE, InlineGrid
-from server_app.roster import Roster
+from server_app.round.client_registry import Roster
 from server_app.state import ServerState
 from server_app.strategy import MethodStrategy
 

@@ -15,10 +15,10 @@ from common.config import RunConfig, parse
 from common.data.dataset import Dataset
 from common.data.sources import SOURCES
 from common.models import MODELS, Shape
+from common.runs.records import RoundRecord, read_records
 from deploy.engines.inline import InlineGrid
 from server_app.app import run
-from server_app.folder import LOG, logging_to
-from server_app.records import RoundRecord, read_records
+from server_app.run_dir.run_dir import LOG, logging_to
 
 CLASSES, SIDE, WIDTH = 4, 4, 16
 EACH = 4  # pictures of a client: two to train on, two for its test

@@ -28,9 +28,9 @@ from bench.command import add_json, at_least, carry_out, keep, print_tables
 from bench.trial import BenchError, last_lines
 from common.config import MODEL_NAMES
 from common.models import FlatModel, build
-from deploy.environment import QUIET
-from deploy.link import Link
-from server_app.records import read_records
+from common.runs.records import read_records
+from deploy.federation.superlink_client import Link
+from deploy.system.flower_env import QUIET
 
 BIN = Path(sys.prefix) / "bin"
 CLASSES, SIDE = 10, 32

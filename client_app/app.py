@@ -10,15 +10,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from client_app.client_data import Local, local_of
 from client_app.conformal import calibrate, cover
 from client_app.evaluator import evaluate
 from client_app.gradients import full_gradient, gradient_metrics
-from client_app.keepsake import Keepsake
-from client_app.local import Local, local_of
 from client_app.personal import evaluate_personal, train_personal
+from client_app.personal_store import Keepsake
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
-from common.conformal_replies import CALIBRATE, COVER, read_ask
+from common.conformal.replies import CALIBRATE, COVER, read_ask
 from common.errors import ClientError, DataError, FedError, WireError
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
 from common.wire import (

@@ -5,10 +5,18 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from client_app.client_data import Local
 from client_app.evaluator import logits_of
-from client_app.local import Local
-from common.conformal import SCORES, Outputs, Tally, edges_of, histogram, sets_of, softmax
-from common.conformal_replies import CalibrationReply, CoverageReply
+from common.conformal.prediction_sets import (
+    SCORES,
+    Outputs,
+    Tally,
+    edges_of,
+    histogram,
+    sets_of,
+    softmax,
+)
+from common.conformal.replies import CalibrationReply, CoverageReply
 from common.rng import stream
 
 

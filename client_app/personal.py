@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 
+from client_app.client_data import Local
 from client_app.evaluator import Evaluated, evaluate
-from client_app.keepsake import Keepsake, Kept
-from client_app.local import Local
+from client_app.personal_store import Keepsake, Kept
 from client_app.trainer import train
 from common.errors import ClientError
 from common.methods import LocalRule

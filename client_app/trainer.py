@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from client_app.feed import Feed, batches
-from client_app.graph import Learn, replaying
+from client_app.batches import Feed, batches
+from client_app.cuda_graph import Learn, replaying
 from common.config import TrainConfig
 from common.data.batches import normalise
 from common.data.dataset import Dataset

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from common.threads import blocks, over_spans
+from common.parallel import blocks, over_spans
 
 Vector: TypeAlias = NDArray[Any]  # [d], float32 from the wire; the rules take float64 as well
 Matrix: TypeAlias = NDArray[np.float64]  # [m, n]

@@ -14,17 +14,17 @@ from common.data.sources import OWN
 from common.errors import AggregationError, ConfigError
 from common.layout import Layout
 from common.models import FlatModel, build
+from common.runs.live import Live
+from common.runs.memory_note import tell_memory
+from common.runs.records import RecordError
 from common.wire import Card, FlatCodec
-from server_app.conformal import Ask, conformal_of, write_conformal
-from server_app.diagnose import Diagnosis
-from server_app.folder import LOG, RunFolder, logging_to
-from server_app.footprint import Footprint
-from server_app.live import Live
-from server_app.mapped import make_room_for
-from server_app.needs import tell_memory
-from server_app.partition import partition_noted
-from server_app.records import RecordError
-from server_app.roster import POLL_SECONDS, Registry, Roster, wait_for_clients
+from server_app.diagnostics.diagnosis import Diagnosis
+from server_app.memory_estimate import Footprint
+from server_app.round.calibration import Ask, conformal_of, write_conformal
+from server_app.round.client_registry import POLL_SECONDS, Registry, Roster, wait_for_clients
+from server_app.run_dir.memory_mapped import make_room_for
+from server_app.run_dir.partition import partition_noted
+from server_app.run_dir.run_dir import LOG, RunFolder, logging_to
 from server_app.state import ServerState
 from server_app.strategies import STRATEGIES
 from server_app.strategy import MethodStrategy
@@ -126,7 +126,7 @@ def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -
 
     def look(grid: Grid) -> Roster:
         roster = registry(grid)
-        folder.show(Live.waiting(roster, 0, config.rounds, since, timeout))
+        folder.show(Live.waiting(roster.clients, roster.refused, 0, config.rounds, since, timeout))
         return roster
 
     roster = wait_for_clients(

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from common.runs.live import Live
+from common.runs.records import RoundRecord
 from common.settings import Settings, setting
 from common.types import Cohort, Step
 from common.wire import ARRAYS, CONFIG, EXAMPLES
-from server_app.live import Live
-from server_app.records import RoundRecord
 from server_app.state import ServerState
 
 

@@ -10,7 +10,7 @@ from common.errors import AggregationError
 from common.geometry import differences
 from common.layout import Layout
 from common.methods import Method
-from common.threads import one_blas_thread
+from common.parallel import one_blas_thread
 from common.types import Buffers, Cohort, Step, Vector
 
 S = TypeVar("S")

@@ -19,8 +19,10 @@ from flwr.serverapp.strategy import Result, Strategy
 from common.config import cohort_size
 from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
-from common.memory import keep_freed_memory
+from common.malloc import keep_freed_memory
 from common.methods import Method
+from common.runs.live import Live
+from common.runs.records import ClientScore, Evaluation, RoundRecord
 from common.types import ClientId, Cohort, Step, Vector, by_client
 from common.wire import (
     LR,
@@ -31,13 +33,10 @@ from common.wire import (
     payload_bytes,
     read_metrics,
 )
-from server_app.clock import Clock
-from server_app.cohort import choose
-from server_app.exchange import LATE, Answers, Post, Terms
-from server_app.live import Live
 from server_app.options import Diagnose, Observer, Options
-from server_app.records import ClientScore, Evaluation, RoundRecord
-from server_app.replies import (
+from server_app.round.client_registry import Roster, by_name, wait_for_clients
+from server_app.round.messaging import LATE, Answers, Post, Terms
+from server_app.round.replies import (
     NO_COUNT,
     MetricsFn,
     config_of,
@@ -48,7 +47,8 @@ from server_app.replies import (
     reply_of,
     score_of,
 )
-from server_app.roster import Roster, by_name, wait_for_clients
+from server_app.round.sampling import choose
+from server_app.round.stopwatch import Clock
 from server_app.state import ServerState, evaluated_weights, next_state
 
 logger = logging.getLogger("flwr")
@@ -562,7 +562,11 @@ class MethodStrategy(Strategy):
         def look(grid: Grid) -> Roster:
             roster = self._look(grid)
             timeout = options.start_timeout
-            self._show(Live.waiting(roster, server_round, self._rounds, since, timeout))
+            self._show(
+                Live.waiting(
+                    roster.clients, roster.refused, server_round, self._rounds, since, timeout
+                )
+            )
             return roster
 
         roster = wait_for_clients(

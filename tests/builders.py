@@ -14,12 +14,12 @@ from common.data import Dataset
 from common.layout import Layout, Tensor
 from common.methods import Method
 from common.rng import stream
+from common.runs.records import RoundRecord
 from common.types import LOSS, LOSS_BEFORE, ClientUpdate, Cohort, Vector
 from common.wire import ARRAYS, CORRECT, EXAMPLES, METRICS, FlatCodec, Order, TrainReply
-from server_app.cohort import choose
 from server_app.options import Options
-from server_app.records import RoundRecord
-from server_app.roster import Roster
+from server_app.round.client_registry import Roster
+from server_app.round.sampling import choose
 from server_app.state import ServerState, next_state
 from server_app.strategy import MethodStrategy
 

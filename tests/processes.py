@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import psutil
 
-from deploy import processes
+from deploy.system import processes
 
 
 def lives(pid: int) -> bool:

@@ -25,29 +25,24 @@ FORBIDDEN = {
 }
 FLOWER = {
     "common/wire.py",
+    "server_app/app.py",
+    "server_app/strategies.py",
+    "server_app/strategy.py",
     *(
-        f"server_app/{name}.py"
-        for name in (
-            "app",
-            "exchange",
-            "looks",
-            "strategy",
-            "strategies",
-            "replies",
-            "roster",
-            "reasons",
-        )
+        f"server_app/round/{name}.py"
+        for name in ("client_registry", "error_reasons", "messaging", "polling", "replies")
     ),
     "client_app/app.py",
+    "deploy/federation/list_supernodes.py",
 }
 CIFAR = "common/data/cifar.py"  # its pickles come from outside; it has an unpickler of its own
 TORCH_IN_COMMON = ("common/models/", "common/data/batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
-    {"errors", "files", "memory", "types", "rng", "text", "threads", "shapes"},
-    {"layout", "store", "metrics", "comparison", "settings", "geometry", "conformal"},
-    {"methods", "models", "data", "diagnostics", "conformal_replies"},
+    {"errors", "io", "malloc", "types", "rng", "parallel", "shapes"},
+    {"layout", "client_vectors", "fairness", "statistics", "settings", "geometry", "conformal"},
+    {"methods", "models", "data", "diagnostics", "runs"},
     {"config"},
-    {"wire", "dealing"},
+    {"wire", "federated_data"},
 ]
 
 

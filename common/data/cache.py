@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from common.errors import DataError
-from common.files import exclusive, to_disk
+from common.io.files import exclusive, to_disk
 
 META = "meta.json"
 HOME = ".fedkeel-cache"

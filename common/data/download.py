@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from common.errors import DataError
-from common.files import exclusive
+from common.io.files import exclusive
 
 LOCK = ".fedkeel-download.lock"
 BLOCK = 1 << 20

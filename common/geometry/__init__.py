@@ -1,5 +1,6 @@
 """The small-space mathematics: Gram matrices and projections, without Flower or torch."""
 
+from common.geometry.dual_active_set import check_solver
 from common.geometry.gram import (
     COLUMNS,
     all_finite,
@@ -10,7 +11,8 @@ from common.geometry.gram import (
     length,
     lengths_of,
 )
-from common.geometry.halfspaces import (
+from common.geometry.min_norm import VANISHED, Weights, min_norm_weights
+from common.geometry.projection import (
     MATRICES,
     TRUSTED,
     Multipliers,
@@ -19,8 +21,6 @@ from common.geometry.halfspaces import (
     least_multipliers,
     project_onto_halfspaces,
 )
-from common.geometry.least_distance import check_solver
-from common.geometry.minnorm import VANISHED, Weights, min_norm_weights
 from common.geometry.simplex import project_onto_simplex
 
 __all__ = [

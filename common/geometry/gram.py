@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.errors import AggregationError
-from common.threads import blocks, over_spans
+from common.parallel import blocks, over_spans
 from common.types import Matrix, Vector
 
 COLUMNS = 16_384  # of a block, at most

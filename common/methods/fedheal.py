@@ -19,12 +19,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from common.client_vectors import ClientVectors
 from common.geometry import length
 from common.layout import Layout
 from common.methods.base import Method
 from common.methods.momentum import Momentum
 from common.settings import setting
-from common.store import ClientVectors
 from common.types import ClientId, ClientUpdate, Cohort, Step, Vector
 
 # A client's past ends here: its counts would not fit their uint16, and stay as they then are.

@@ -29,6 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from common.client_vectors import ClientVectors
 from common.geometry import (
     MATRICES,
     VANISHED,
@@ -41,7 +42,6 @@ from common.geometry import (
 from common.layout import Layout
 from common.methods.base import LocalRule, Method
 from common.settings import setting
-from common.store import ClientVectors
 from common.types import LOSS_BEFORE, ClientId, Cohort, Matrix, Step, Vector
 
 EQUAL = 1e-6  # angle of the losses with equal ones that is rounding of float32 losses

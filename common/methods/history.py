@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
+from common.client_vectors import ClientVectors
 from common.geometry import inner_products, lengths_of
-from common.store import ClientVectors
 from common.types import ClientId, Cohort, Matrix, Vector
 
 LONG = 2**18  # numbers in a row from which float32 pays, and from which its errors even out

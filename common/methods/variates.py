@@ -15,10 +15,10 @@ from functools import cached_property
 
 import numpy as np
 
+from common.client_vectors import ClientVectors
 from common.errors import WireError
 from common.layout import Block, Layout
 from common.methods.base import LocalRule, Method
-from common.store import ClientVectors
 from common.types import ClientId, Cohort, Step, Vector
 
 SHIFT = "shift"  # c - c_i [v], server to client

@@ -1,18 +1,11 @@
 """What an engine is: it starts a run and can be asked and told about it."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from flwr.app import Context, Error, Message
-from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-
 from common.config import RunConfig
-from deploy.link import Link
-
-logger = logging.getLogger("flwr")
+from deploy.federation.superlink_client import Link
 
 
 @dataclass(frozen=True)
@@ -44,17 +37,3 @@ class Job(Protocol):
 
 
 Engine = Callable[[RunConfig, Resources], Job]
-
-
-def answer(app: ClientApp, message: Message, context: Context) -> Message:
-    """Return a client's reply; what it raises goes into the log, and into the reply in short."""
-    try:
-        reply = app(message, context)
-        if not isinstance(reply, Message):
-            raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
-        return reply
-    except (Exception, SystemExit) as error:  # as Flower does: a client's failure is a reply
-        logger.exception("client %s raised an error", context.node_config.get("partition-id"))
-        reason = f"{type(error).__name__}: {error}"
-        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-        return Message(Error(code, reason), reply_to=message)

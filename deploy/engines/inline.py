@@ -16,9 +16,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from common.config import RunConfig
-from deploy.engines.base import Resources, answer
+from deploy.engines.base import Resources
+from deploy.engines.client_call import answer
 from server_app.app import run
-from server_app.folder import LOG, logging_to
+from server_app.run_dir.run_dir import LOG, logging_to
 
 GRACE_SECONDS = 5.0
 FIRST_NODE = 1001  # node ids are not partition ids; here as elsewhere

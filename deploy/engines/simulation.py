@@ -30,10 +30,11 @@ from rich.text import Text
 
 from common.config import RunConfig, parse
 from common.data.sources import data_root
-from deploy.engines.base import Resources, answer
-from deploy.environment import QUIET
-from deploy.processes import lives
-from server_app.folder import LOG
+from deploy.engines.base import Resources
+from deploy.engines.client_call import answer
+from deploy.system.flower_env import QUIET
+from deploy.system.processes import lives
+from server_app.run_dir.run_dir import LOG
 
 MARK = "FEDKEEL_JOB"  # in the environment of everything that a job starts
 GRACE_SECONDS = 5.0

@@ -14,13 +14,13 @@ import tomli_w
 
 from common.config import RunConfig, nested
 from common.errors import ConfigError, DeployError
-from deploy.bundle import app_folder
+from common.runs.live import read_live
+from common.runs.records import Outcome, clear_outcome, read_outcome, write_outcome
 from deploy.engines.base import Resources
-from deploy.link import Link
-from deploy.roll import clients
-from server_app.folder import is_served
-from server_app.live import read_live
-from server_app.records import Outcome, clear_outcome, read_outcome, write_outcome
+from deploy.engines.fab import app_folder
+from deploy.federation.enrollment import clients
+from deploy.federation.superlink_client import Link
+from server_app.run_dir.run_dir import is_served
 
 FRESH_SECONDS = 8.0  # a ServerApp that wrote so recently lives
 ASK_SECONDS = 4.0  # between two questions to the SuperLink

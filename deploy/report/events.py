@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from common.errors import ConfigError
+from common.runs.records import RoundRecord
 from deploy.report.inside import number_in
 from deploy.report.runs import Run
-from server_app.records import RoundRecord
 
 
 class EventLog:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 from common.errors import FedError
+from common.runs.records import read_outcome
 from deploy.report import numbers
 from deploy.report.html import Html, tag
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study, in_words
 from deploy.sweep.plan import QUICK
-from server_app.records import read_outcome
 
 
 def tiles(study: Study) -> Html:

@@ -5,10 +5,10 @@ from statistics import fmean
 from sys import float_info
 from typing import Any
 
-from common.comparison import OverSeeds, over_seeds
+from common.statistics import OverSeeds, over_seeds
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study
-from server_app.partition import Partition, read_partition
+from server_app.run_dir.partition import Partition, read_partition
 
 Found = Mapping[str, Any]
 LARGEST = float_info.max

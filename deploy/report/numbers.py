@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from common.comparison import (
+from common.config import RunConfig
+from common.fairness import Fairness, rounds_to_reach
+from common.runs.records import Evaluation
+from common.statistics import (
     Difference,
     OverSeeds,
     area_under_curve,
@@ -17,13 +20,10 @@ from common.comparison import (
     over_seeds,
     paired_difference,
 )
-from common.config import RunConfig
-from common.metrics import Fairness, rounds_to_reach
 from common.types import ClientId
 from deploy.report.html import printable
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study, said
-from server_app.records import Evaluation
 
 REFERENCE = "fedavg"  # what the papers compare with
 OfFairness = Callable[[Fairness], float]
@@ -224,7 +224,7 @@ def differences(study: Study, statistic: str) -> list[tuple[Family, Difference]]
 
     Args:
         study: whose families are compared.
-        statistic: a key of `common.comparison.STATISTICS`.
+        statistic: a key of `common.statistics.STATISTICS`.
     """
     base = reference(study)
     theirs = _frozen(served(base)) if base else ()

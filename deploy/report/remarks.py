@@ -1,7 +1,7 @@
 """What the diagnostics of a study say in words, and what to be careful about in them."""
 
-from common.comparison import OverSeeds
-from common.conformal import SCORES
+from common.conformal.prediction_sets import SCORES
+from common.statistics import OverSeeds
 from deploy.report.figures.style import told_apart
 from deploy.report.html import Html, join, table, tag
 from deploy.report.inside import at, diagnosed, last_diagnosed, mean_over_rounds, table_in

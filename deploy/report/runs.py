@@ -8,8 +8,8 @@ from typing import Any
 
 from common.config import RunConfig, flatten, parse
 from common.errors import ConfigError
-from common.metrics import Fairness
-from server_app.records import (
+from common.fairness import Fairness
+from common.runs.records import (
     CONFIG_FILE,
     RECORDS,
     Evaluation,

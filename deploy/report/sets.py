@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.comparison import OverSeeds, over_seeds
+from common.runs.records import RecordError
+from common.statistics import OverSeeds, over_seeds
 from deploy.report.studies import Family
-from server_app.conformal import Conformal, Level, read_conformal
-from server_app.records import RecordError
+from server_app.round.calibration import Conformal, Level, read_conformal
 
 
 @dataclass(frozen=True)

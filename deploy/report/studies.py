@@ -13,9 +13,9 @@ from common.config import NOT_IN_RESULTS, parse
 from common.data.sources import FOLDER
 from common.errors import FedError
 from common.methods import METHODS
-from deploy.inputs import described
+from deploy.config_input import described
 from deploy.report.runs import Run
-from server_app.conformal import CONFORMAL
+from server_app.round.calibration import CONFORMAL
 
 Targets = Mapping[str, float]
 UNKNOWN = "settings not known"  # the title of such runs beside others

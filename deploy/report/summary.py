@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.comparison import STATISTICS, OverSeeds
-from common.files import replacing
+from common.io.files import replacing
+from common.runs.records import plain
+from common.statistics import STATISTICS, OverSeeds
 from deploy.report import numbers, sets
 from deploy.report.guard import guarded
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study, Targets, studies
 from deploy.report.table import megabytes_per_client_round, seconds_per_round
-from server_app.records import plain
 
 ENDS: Mapping[str, numbers.OfFairness] = {
     "mean": numbers.mean,

@@ -13,10 +13,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from common.files import replacing
-from common.metrics import Fairness, rounds_to_reach
+from common.fairness import Fairness, rounds_to_reach
+from common.io.files import replacing
+from common.runs.records import Evaluation, plain
 from deploy.report.runs import Run
-from server_app.records import Evaluation, plain
 
 
 def megabytes_per_client_round(run: Run) -> float | None:

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from common.comparison import LEVEL, Difference, OverSeeds
-from common.metrics import worst_count
+from common.fairness import worst_count
+from common.runs.records import ClientScore
+from common.statistics import LEVEL, Difference, OverSeeds
 from deploy.report import numbers
 from deploy.report.figures.style import Series, series_of, told_apart
 from deploy.report.html import Html, html, join, table, tag
 from deploy.report.runs import Run
 from deploy.report.studies import Family, Study
 from deploy.report.table import megabytes_per_client_round, seconds_per_round
-from server_app.records import ClientScore
 
 FEWEST, MOST_CLIENTS, MOST_LOSSES = 5, 12, 30  # rows
 

@@ -12,13 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from common.errors import ConfigError, FedError
+from common.runs.live import read_live
+from common.runs.records import CONFIG_FILE, OUTCOME, RECORDS, read_outcome
+from deploy.federation.status import headline
 from deploy.report.events import EventLog
 from deploy.report.runs import Run, discover, folders_with, name_below
-from deploy.status import headline
-from server_app.conformal import CONFORMAL
-from server_app.live import read_live
-from server_app.partition import PARTITION
-from server_app.records import CONFIG_FILE, OUTCOME, RECORDS, read_outcome
+from server_app.round.calibration import CONFORMAL
+from server_app.run_dir.partition import PARTITION
 
 LOOPBACK = "127.0.0.1"
 LOOK_SECONDS = 1.0

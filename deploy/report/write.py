@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.files import replacing
+from common.io.files import replacing
 from deploy.report.events import EventLog
 from deploy.report.figures import write_figures
 from deploy.report.page import TITLE, render

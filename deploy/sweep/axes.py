@@ -5,7 +5,7 @@ from typing import Any
 
 from common.config import Flat
 from common.errors import ConfigError
-from deploy.inputs import read_pair
+from deploy.config_input import read_pair
 from deploy.sweep.plan import PLACES, Plan
 
 

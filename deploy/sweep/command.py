@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from common.errors import ConfigError, did_you_mean
-from common.files import exclusive, replacing
+from common.io.files import exclusive, replacing
 from deploy.sweep.jobs import Result, carry_out, lanes, refuse_a_gpu_that_is_not_there
 from deploy.sweep.plan import RUNS, Plan, is_folder, read_plan
 from deploy.sweep.progress import watching
+from deploy.sweep.run_status import Standing, standings, tidy
 from deploy.sweep.runs import PlannedRun, runs_of
-from deploy.sweep.standing import Standing, standings, tidy
 
 FAILED = 1
 PLAN, LOCK = "plan.toml", "sweep.lock"

@@ -15,20 +15,20 @@ import tomli_w
 from common.config import RunConfig, nested
 from common.data.sources import data_root
 from common.errors import ConfigError, DeployError
-from common.files import replacing
-from common.text import one_line
-from common.threads import usable_cores
-from deploy.environment import QUIET
-from deploy.group import Group
-from deploy.order import undisturbed
-from deploy.sweep.standing import Standing, clear, let_go
-from server_app.records import (
+from common.io.files import replacing
+from common.io.text import one_line
+from common.parallel import usable_cores
+from common.runs.records import (
     CONFIG_FILE,
     RecordError,
     clear_outcome,
     read_outcome,
     read_records,
 )
+from deploy.sweep.run_status import Standing, clear, let_go
+from deploy.system.flower_env import QUIET
+from deploy.system.process_group import Group
+from deploy.system.signals import undisturbed
 
 WANTED = "wanted.toml"  # the config that the sweep gave to the run
 POLL_SECONDS = 0.1
@@ -84,7 +84,7 @@ def refuse_a_gpu_that_is_not_there(configs: Sequence[RunConfig]) -> None:
     """
     asking = [config for config in configs if config.train.device == "cuda"]
     if asking:
-        from deploy.launch import resources  # loads torch
+        from deploy.engines.runner import resources  # loads torch
 
         resources(asking[0], 1, None)
 
@@ -182,7 +182,7 @@ def _start(group: Group, standing: Standing, lane: Lane, engine: str) -> _Runnin
         tomli_w.dump(nested(wanted), file)
     command = [
         # Not from the current folder: the user's own packages may have the names of ours.
-        *(sys.executable, "-P", "-m", "deploy.cli", "run", "--config", str(folder / WANTED)),
+        *(sys.executable, "-P", "-m", "deploy.cli.main", "run", "--config", str(folder / WANTED)),
         *("--name", config.name, "--engine", engine, "--workers", str(lane.workers)),
         *(["--resume"] if standing.to == "resume" else []),
     ]

@@ -26,7 +26,7 @@ from typing import Any
 
 from common.config import Flat, flatten, nested
 from common.errors import did_you_mean
-from deploy.inputs import read_file, read_pair
+from deploy.config_input import read_file, read_pair
 
 TEXTS = ("name", "about")
 TABLES = ("base", "grid", "variants")

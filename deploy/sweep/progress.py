@@ -11,12 +11,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deploy.progress import Tail, accuracy, clock
+from common.runs.records import RECORDS, RecordError
+from deploy.engines.progress import Tail, accuracy, clock
 from deploy.report.runs import read_run
 from deploy.sweep.jobs import Result, Watcher
+from deploy.sweep.run_status import Standing
 from deploy.sweep.runs import PlannedRun
-from deploy.sweep.standing import Standing
-from server_app.records import RECORDS, RecordError
 
 BETWEEN_SECONDS = 1.0  # two pictures
 MOST_ROWS = 16

@@ -8,8 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from common.comparison import OverSeeds
-from common.text import one_line
+from common.io.text import one_line
+from common.runs.records import RECORDS, RecordError
+from common.statistics import OverSeeds
 from deploy.report.numbers import (
     OfFairness,
     evaluated,
@@ -23,7 +24,6 @@ from deploy.report.numbers import (
 )
 from deploy.report.runs import Run, read_run
 from deploy.report.studies import Study, studies
-from server_app.records import RECORDS, RecordError
 
 SHARE, NUMBER = "{:.2%}", "{:.3f}"
 EDGES: Mapping[str, str] = {SHARE: "{:.1%}", NUMBER: "{:.2f}"}  # how a range is told

@@ -11,7 +11,7 @@ from typing import Any
 from common.config import LONGEST_NAME, NOT_IN_RESULTS, RunConfig, parse
 from common.errors import ConfigError
 from common.methods import METHODS
-from deploy.inputs import placed
+from deploy.config_input import placed
 from deploy.sweep.plan import Plan, Point
 
 SEEN = {"rounds", "eval-every", "diagnostics", "conformal"}  # no model depends on them; results do

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from common.client_vectors import ClientVectors
 from common.layout import Layout
 from common.methods import (
     AFL,
@@ -24,9 +25,8 @@ from common.methods import (
     Method,
 )
 from common.rng import stream
-from common.store import ClientVectors
 from common.types import ClientUpdate, Cohort
-from server_app.checkpoint import load_newest, save
+from server_app.run_dir.checkpoint import load_newest, save
 from server_app.state import ServerState, average_buffer, next_state
 from tests.builders import (
     LR,

@@ -10,7 +10,7 @@ from common.layout import Layout
 from common.methods import AFL, QFFL, FedAvg, FedDyn, FedPCD, FedPVR, Method, Scaffold
 from common.models import build, layout_of
 from common.wire import ARRAYS, FlatCodec, NamedCodec, Order, TrainReply, payload_bytes
-from server_app.roster import Roster
+from server_app.round.client_registry import Roster
 from server_app.strategy import MethodStrategy
 from tests.builders import LR, Federation
 

@@ -11,10 +11,10 @@ import torch
 from numpy.testing import assert_allclose
 from torch import nn
 
-from client_app import graph
+from client_app import cuda_graph
+from client_app.batches import Feed
 from client_app.device import why_no_gpu
 from client_app.evaluator import evaluate
-from client_app.feed import Feed
 from client_app.trainer import train
 from common.config import TrainConfig
 from common.data import batches
@@ -122,10 +122,10 @@ def test_a_graph_is_captured_once_for_a_model_and_goes_with_it() -> None:
     one = trained(GRAPH, flat=flat)
     flat.load(start, {})
     assert_allclose(trained(GRAPH, flat=flat), one, **CLOSE)
-    assert len(graph._captured[flat]) == 1
-    before = len(graph._captured)
+    assert len(cuda_graph._captured[flat]) == 1
+    before = len(cuda_graph._captured)
     del flat
-    assert len(graph._captured) == before - 1
+    assert len(cuda_graph._captured) == before - 1
 
 
 def test_a_data_set_without_room_on_the_gpu_comes_in_pieces(

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from common.config import parse
+from common.runs.records import Outcome, RoundRecord, read_records
 from deploy.engines import ENGINES, Resources
-from deploy.launch import carry_out
-from server_app.folder import LOG, WEIGHTS
-from server_app.records import Outcome, RoundRecord, read_records
+from deploy.engines.runner import carry_out
+from server_app.run_dir.run_dir import LOG, WEIGHTS
 from tests.folders import write_pictures
 
 SMALL: Mapping[str, Any] = {

@@ -10,16 +10,24 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_app.app import app
+from client_app.client_data import local_of
 from client_app.evaluator import logits_of
-from client_app.local import local_of
 from common.config import parse
-from common.conformal import SCORES, Outputs, Tally, edges_of, quantile, sets_of, softmax
+from common.conformal.prediction_sets import (
+    SCORES,
+    Outputs,
+    Tally,
+    edges_of,
+    quantile,
+    sets_of,
+    softmax,
+)
 from common.rng import stream
+from common.runs.records import read_outcome
 from deploy.engines.inline import InlineGrid
 from server_app.app import run
-from server_app.conformal import CONFORMAL, Conformal, read_conformal
-from server_app.folder import WEIGHTS
-from server_app.records import read_outcome
+from server_app.round.calibration import CONFORMAL, Conformal, read_conformal
+from server_app.run_dir.run_dir import WEIGHTS
 from tests.integration.conftest import SMALL, Runner
 
 CALIBRATED = {"data.calibration-fraction": 0.25, "data.partition": "dirichlet-client"}

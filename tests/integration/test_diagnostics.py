@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from client_app.local import local_of
+from client_app.client_data import local_of
 from client_app.trainer import train
 from common.config import parse
 from common.diagnostics import drift_diversity

@@ -12,10 +12,10 @@ from flwr.clientapp import ClientApp
 from client_app.app import app
 from common.config import parse
 from common.errors import AggregationError, ClientError
+from common.runs.records import read_outcome, read_records
 from common.wire import CONFIG, ROUND
 from deploy.engines.inline import InlineGrid
 from server_app.app import run
-from server_app.records import read_outcome, read_records
 from tests.integration.conftest import SMALL, Runner
 
 Breaks = Callable[[int, int], bool]

@@ -14,10 +14,10 @@ from client_app.app import app
 from common.config import parse
 from common.errors import ClientError
 from common.rng import stream
+from common.runs.records import read_records
 from common.wire import EXAMPLES, METRICS
 from deploy.engines.inline import InlineGrid
 from server_app.app import run
-from server_app.records import read_records
 
 CLASSES = ("cat", "dog", "zebra")
 FEDERATION: Mapping[str, Any] = {

@@ -6,10 +6,10 @@ from math import isfinite
 import numpy as np
 import pytest
 
-import client_app.local
+import client_app.client_data
 from common.config import DataConfig
 from common.data import Split, load
-from server_app.records import NO_EXAMPLES
+from common.runs.records import NO_EXAMPLES
 from tests.integration.conftest import Ran, Runner
 
 SIZES = {"0": (1, 0), "1": (2, 1), "2": (5, 1), "3": (0, 0), "4": (0, 5), "5": (60, 20)}
@@ -32,7 +32,7 @@ def splits(config: DataConfig, clients: int, seed: int) -> list[Split]:
 def ran(
     request: pytest.FixtureRequest, carried_out: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> Ran:
-    monkeypatch.setattr(client_app.local, "splits_of", splits)
+    monkeypatch.setattr(client_app.client_data, "splits_of", splits)
     settings = {"method": request.param, "participation": 1.0, "rounds": 2, "eval-every": 1}
     return carried_out("tiny", settings)
 

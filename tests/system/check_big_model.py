@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.link import Link
+from deploy.federation.superlink_client import Link
 from tests.system.federation import wait_for
 from tests.system.fleet import Fleet, fleet
 
@@ -54,8 +54,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from common.layout import Layout, Tensor
 from common.wire import FlatCodec, Order, TrainReply, payload_bytes, read_train_reply
-from server_app.exchange import Post, Terms
-from server_app.roster import by_name
+from server_app.round.messaging import Post, Terms
+from server_app.round.client_registry import by_name
 
 server = ServerApp()
 client = ClientApp()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from common.runs.records import Outcome, RoundRecord, read_outcome, read_records
 from deploy.engines.simulation import MARK
-from server_app.records import Outcome, RoundRecord, read_outcome, read_records
 from tests.browser import chromium_started
 
 if TYPE_CHECKING:

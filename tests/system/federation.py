@@ -28,9 +28,9 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy import keys, pki, roll, server
-from deploy.environment import QUIET
-from deploy.link import Link
+from deploy.federation import client_keys, enrollment, pki, server
+from deploy.federation.superlink_client import Link
+from deploy.system.flower_env import QUIET
 
 BIN = Path(sys.executable).parent
 MARK = "FEDKEEL_TEST_FEDERATION"  # in the environment of everything that a federation starts
@@ -227,16 +227,18 @@ class Federation:
     def key(self, name: str) -> Path:
         """The private key of the client of this name, made where there is none."""
         path = self.folder / "keys" / name
-        keys.make_key(path)
+        client_keys.make_key(path)
         return path
 
     def enroll(self, name: str) -> None:
         """Make the key of a client where there is none, and register it under its name."""
-        roll.enroll(self.link, name, keys.read_public(keys.public_line(self.key(name))))
+        enrollment.enroll(
+            self.link, name, client_keys.read_public(client_keys.public_line(self.key(name)))
+        )
 
     def status(self, name: str) -> str:
         """What the SuperLink says of the client of this name: online, offline, registered or ""."""
-        return next((one.status for one in roll.clients(self.link) if one.name == name), "")
+        return next((one.status for one in enrollment.clients(self.link) if one.name == name), "")
 
     def wait_online(self, name: str, seconds: float = PATIENCE) -> None:
         """Wait until the client of this name is connected."""

@@ -25,9 +25,9 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.processes import lives
-from server_app.live import Live, read_live
-from server_app.records import RoundRecord
+from common.runs.live import Live, read_live
+from common.runs.records import RoundRecord
+from deploy.system.processes import lives
 from tests.system.conftest import BIN, Runs, pairs
 from tests.system.federation import Process, free_port, wait_for
 

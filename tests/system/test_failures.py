@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from deploy.environment import QUIET
-from server_app.live import read_live
+from common.runs.live import read_live
+from deploy.system.flower_env import QUIET
 from tests.system.conftest import SMALL, Place, pairs, wait_for
 
 SOURCE = Path(__file__).parents[2]

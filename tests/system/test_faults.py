@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import pki, server
+from deploy.federation import pki, server
 from tests.system.conftest import BIN
 from tests.system.federation import Process, free_port, wait_for
 from tests.system.fleet import CONNECTED, PATIENCE, Fleet, fleet, listens, need_nginx

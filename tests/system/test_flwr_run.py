@@ -11,8 +11,8 @@ import pytest
 
 from common.config import RunConfig
 from common.rng import stream
-from deploy.environment import QUIET
-from deploy.inputs import flatten
+from deploy.config_input import flatten
+from deploy.system.flower_env import QUIET
 from tests.system.conftest import SMALL, Place, pairs
 
 SOURCE = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from common.config import parse
 from deploy.engines.inline import InlineGrid
 from client_app.app import app
 from server_app import app as server
-from server_app.folder import RunFolder
+from server_app.run_dir.run_dir import RunFolder
 
 process, sizes = psutil.Process(), []
 

@@ -5,8 +5,8 @@ from statistics import median
 
 import pytest
 
-from server_app.exchange import LATE
-from server_app.records import RoundRecord
+from common.runs.records import RoundRecord
+from server_app.round.messaging import LATE
 from tests.system.conftest import BIN
 from tests.system.federation import wait_for
 from tests.system.fleet import CLIENT, PATIENCE

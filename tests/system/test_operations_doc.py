@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from common.rng import stream
-from server_app.records import read_outcome, read_records
+from common.runs.records import read_outcome, read_records
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import deploy
-from deploy import pki
+from deploy.federation import pki
 from tests.system.federation import free_port, wait_for
 
 TEMPLATE = Path(deploy.__file__).with_name("nginx.conf.template")

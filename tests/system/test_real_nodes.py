@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bundle import app_folder
-from deploy.environment import QUIET
-from deploy.link import Link
+from deploy.engines.fab import app_folder
+from deploy.federation.superlink_client import Link
+from deploy.system.flower_env import QUIET
 from tests.system.conftest import BIN, pairs
 from tests.system.federation import wait_for
 from tests.system.fleet import PATIENCE, SMALL, Fleet, fleet, need_nginx

@@ -25,7 +25,7 @@ EXPECTED = {
 
 
 def fedkeel(*words: str, folder: Path) -> None:
-    command = [sys.executable, "-m", "deploy.cli", *words]
+    command = [sys.executable, "-m", "deploy.cli.main", *words]
     done = run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 

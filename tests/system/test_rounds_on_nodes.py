@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server_app.cohort import choose
-from server_app.exchange import LATE
-from server_app.records import RoundRecord
+from common.runs.records import RoundRecord
+from server_app.round.messaging import LATE
+from server_app.round.sampling import choose
 from tests.system.federation import wait_for
 from tests.system.fleet import PATIENCE, Fleet, fleet, need_nginx
 from tests.system.odd import Odd

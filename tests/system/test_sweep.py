@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.folder import CHECKPOINTS
+from server_app.run_dir.run_dir import CHECKPOINTS
 from tests.system.conftest import Place, make_place, wait_for
 
 PLAN = """

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from common.errors import DeployError
-from deploy import keys, roll
-from deploy.link import Link
+from deploy.federation import client_keys, enrollment
+from deploy.federation.superlink_client import Link
 from tests.system.federation import BIN, Federation, Process, federation, free_port, wait_for
 
 REFUSED = 1  # the process's exit code; its log says "Exit Code: 305"
@@ -131,14 +131,14 @@ def test_from_outside_nobody_submits_registers_or_takes_a_task(app: Path, tmp_pa
     with federation(tmp_path, executor=False) as fed:
         outside = Link(fed.outside, fed.ca)
         public = fed.folder / "mallory.pub"
-        public.write_text(keys.public_line(fed.key("mallory")))
+        public.write_text(client_keys.public_line(fed.key("mallory")))
         run = ("run", str(app), "--run-config", f'out="{tmp_path}/out"')
         register = ("supernode", "register", str(public), "--name", "mallory")
         for attempt in (run, register):
             with pytest.raises(DeployError, match="403"):
                 outside.flwr(*attempt)
         assert fed.link.flwr("ls")["runs"] == []
-        assert roll.clients(fed.link) == []
+        assert enrollment.clients(fed.link) == []
         assert fed.link.flwr(*register)["success"]
         task = fed.link.flwr(*run)["run-id"]
 
@@ -184,7 +184,7 @@ def test_only_the_enrolled_get_work_and_each_key_counts_once(census: Census) -> 
 
     begin = time.time()
     double = fed.start_node("alice", label="double")
-    assert [(one.name, one.status) for one in roll.clients(fed.link)] == [("alice", "online")]
+    assert [(one.name, one.status) for one in enrollment.clients(fed.link)] == [("alice", "online")]
     assert double.ended() == REFUSED
     assert "[code: 2004] Failed to activate SuperNode" in double.text
     wait_for(lambda: census.answered("alice", since=time.time() - 0.5), lambda: alice.text)
@@ -201,7 +201,7 @@ def test_a_revoked_client_is_out_at_once_and_comes_back_only_with_a_new_key(
     wait_for(lambda: census.answered("bob"), lambda: bob.text)
     number = node_id(bob)
 
-    roll.revoke(fed.link, "bob")
+    enrollment.revoke(fed.link, "bob")
     out = wait_for(lambda: not (last := census.lines()[-1])["present"] and last["time"], seconds=10)
     # By itself, when it next asks or answers, and with 0, as if that had been its wish.
     assert bob.ended(30) == 0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.config import parse
-from server_app.folder import RunFolder
-from server_app.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
+from common.runs.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
+from server_app.run_dir.run_dir import RunFolder
 from tests.browser import PATIENCE
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """The address of a watch of `tmp_path`, and the command itself."""
-    command = [sys.executable, "-m", "deploy.cli", "watch", str(tmp_path)]
+    command = [sys.executable, "-m", "deploy.cli.main", "watch", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     ) as process:

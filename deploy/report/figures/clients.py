@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from common.metrics import worst_count
+from common.fairness import worst_count
 from deploy.report.figures.style import (
     FAINT,
     LINE,

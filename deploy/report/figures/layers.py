@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from common.comparison import OverSeeds
+from common.statistics import OverSeeds
 from deploy.report.figures.style import (
     GOOD,
     INK,

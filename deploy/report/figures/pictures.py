@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from common.conformal import SCORES
+from common.conformal.prediction_sets import SCORES
 from deploy.report.figures.clients import against_spread, against_worst, distribution
 from deploy.report.figures.compare import difference, target
 from deploy.report.figures.data import partition, traffic

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from common.conformal import SCORES
+from common.conformal.prediction_sets import SCORES
 from common.types import ClientId
 from deploy.report.figures.clients import by_rank, draw_ranks
 from deploy.report.figures.style import (
@@ -18,7 +18,7 @@ from deploy.report.figures.style import (
 )
 from deploy.report.sets import chosen, conformal_by_seed, curve_of, first_choice
 from deploy.report.studies import Study
-from server_app.conformal import Conformal
+from server_app.round.calibration import Conformal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ def coverage(study: Study, score: str) -> "Figure | None":
 
     Args:
         study: whose families are shown; the mean over the seeds that have sets.
-        score: a key of `common.conformal.SCORES`.
+        score: a key of `common.conformal.prediction_sets.SCORES`.
     """
     found = [(each, list(conformal_by_seed(each.family).values())) for each in told_apart(study)]
     shown = [(each, sets) for each, sets in found if curve_of(sets, score)]

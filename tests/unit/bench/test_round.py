@@ -17,12 +17,12 @@ from bench.reference.plain import average
 from bench.round import of_record, ours, show, summary, table
 from bench.trial import Trial
 from bench.work import Work
-from common import dealing
+from common import federated_data
 from common.config import RunConfig, parse
 from common.data import Dataset
 from common.models import build
-from deploy.inputs import read_pair
-from server_app.records import ClientScore, Evaluation, RoundRecord
+from common.runs.records import ClientScore, Evaluation, RoundRecord
+from deploy.config_input import read_pair
 
 WORK = Work("/data")
 
@@ -39,10 +39,10 @@ def test_fedkeel_deals_every_client_the_same_number_of_pictures(
     labels = np.arange(pool) % 10
     images = np.zeros((pool, 1, 1, 1), np.uint8)
     data = Dataset("fake", images, labels, tuple("0123456789"), pool, (0.0,), (1.0,))
-    monkeypatch.setattr(dealing, "dataset_of", lambda _: data)
+    monkeypatch.setattr(federated_data, "dataset_of", lambda _: data)
     config = fedkeels_config()
     assert config.cohort_size == WORK.cohort
-    splits = dealing.splits_of.__wrapped__(config.data, config.clients, config.seed)
+    splits = federated_data.splits_of.__wrapped__(config.data, config.clients, config.seed)
     assert [len(split.train) for split in splits] == [WORK.train] * WORK.clients
     assert [len(split.test) for split in splits] == [WORK.test] * WORK.clients
 

@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.testing import assert_array_equal
 
 from client_app.app import app
+from client_app.client_data import local_of
 from client_app.evaluator import evaluate
-from client_app.local import local_of
 from common.config import parse
 from common.errors import ClientError, ConfigError
 from common.methods import METHODS, FedAvg

@@ -14,12 +14,12 @@ from torch import nn
 
 from client_app import evaluator
 from client_app.app import app
+from client_app.client_data import Local, local_of
 from client_app.conformal import calibrate, cover
 from client_app.evaluator import logits_of
-from client_app.local import Local, local_of
 from common.config import parse
-from common.conformal import SCORES, edges_of
-from common.conformal_replies import CalibrationReply, CoverageReply, ask
+from common.conformal.prediction_sets import SCORES, edges_of
+from common.conformal.replies import CalibrationReply, CoverageReply, ask
 from common.models import Dropout, FlatModel, build
 from common.types import Vector
 from common.wire import ARRAYS, CONFIG, FlatCodec, Order

@@ -13,8 +13,8 @@ from numpy.testing import assert_array_equal
 
 from client_app import personal
 from client_app.app import app
-from client_app.keepsake import Keepsake, Kept, folder_of
-from client_app.local import local_of
+from client_app.client_data import local_of
+from client_app.personal_store import Keepsake, Kept, folder_of
 from common.config import parse
 from common.errors import ClientError
 from common.layout import Layout, Tensor

@@ -11,7 +11,7 @@ import pytest
 from common.config import MODEL_NAMES, NOT_IN_RESULTS, RunConfig, cohort_size, parse
 from common.errors import ConfigError
 from common.methods import METHODS, FedPCD, FedPVR
-from deploy.inputs import flatten
+from deploy.config_input import flatten
 
 ROOT = Path(__file__).parents[3]
 

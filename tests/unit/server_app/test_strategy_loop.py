@@ -9,6 +9,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from common.methods import METHODS, FedAvg, FedPCD, Method, Scaffold
+from common.runs.live import Live
+from common.runs.records import RoundRecord
 from common.types import LOSS
 from common.wire import (
     CONFIG,
@@ -21,10 +23,8 @@ from common.wire import (
     WEIGHTS,
     NamedCodec,
 )
-from server_app.exchange import LATE
-from server_app.live import Live
 from server_app.options import Options
-from server_app.records import RoundRecord
+from server_app.round.messaging import LATE
 from server_app.state import ServerState
 from server_app.strategy import MethodStrategy
 from tests.builders import (

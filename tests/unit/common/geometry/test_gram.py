@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from common import threads
+from common import parallel
 from common.errors import AggregationError
 from common.geometry import (
     all_finite,
@@ -162,8 +162,8 @@ def test_a_combination_in_float32_is_that_of_float64_up_to_float32() -> None:
 def test_the_bits_do_not_depend_on_the_number_of_cores(
     cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "SPAN", 100)
-    monkeypatch.setattr(threads, "FEW", 1_000)
+    monkeypatch.setattr(parallel, "SPAN", 100)
+    monkeypatch.setattr(parallel, "FEW", 1_000)
     parts, weights = rows(5, 1_050, "float32"), np.linspace(-1, 1, 5)
 
     def results() -> list[Vector]:
@@ -171,9 +171,9 @@ def test_the_bits_do_not_depend_on_the_number_of_cores(
         products = inner_products(parts[:2], parts, working=np.float32)
         return [products, combine(weights, parts), *deltas]
 
-    monkeypatch.setattr(threads, "usable_cores", lambda: 1)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
     one = results()
-    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
     for here, there in zip(results(), one, strict=True):
         assert_array_equal(here, there)
 

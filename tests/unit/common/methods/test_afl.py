@@ -13,7 +13,7 @@ from common.methods import AFL, FedAvg
 from common.methods.afl import Mixture
 from common.rng import stream
 from common.types import Vector
-from server_app.checkpoint import load_newest, save
+from server_app.run_dir.checkpoint import load_newest, save
 from server_app.state import ServerState, evaluated_weights, next_state
 from tests.builders import (
     EXACT,

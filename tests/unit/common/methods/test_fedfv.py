@@ -15,7 +15,7 @@ from common.methods import FedAvg, FedFV
 from common.methods.history import History
 from common.rng import stream
 from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
-from server_app.cohort import choose
+from server_app.round.sampling import choose
 from server_app.state import ServerState, next_state
 from tests.builders import EXACT, TOY3, TOY3_LOSSES, cohort_of, layout_of_size, most_remembered
 

@@ -8,15 +8,15 @@ import pytest
 from numpy.linalg import norm
 from numpy.testing import assert_allclose, assert_array_equal
 
+from common.client_vectors import ClientVectors
 from common.errors import ConfigError
 from common.layout import Layout, Tensor
 from common.methods import FedAvg, FedHEAL
 from common.methods import fedheal as module
 from common.methods.fedheal import Consistency
 from common.rng import stream
-from common.store import ClientVectors
 from common.types import Step, Vector
-from server_app.cohort import choose
+from server_app.round.sampling import choose
 from server_app.state import ServerState, next_state
 from tests.builders import EXACT, cohort_of, layout_of_size
 

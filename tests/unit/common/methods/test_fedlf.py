@@ -7,11 +7,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import nnls
 
+from common.client_vectors import ClientVectors
 from common.layout import Layout, Tensor
 from common.methods import FedLF, fedlf
 from common.methods.fedlf import Layer, fair_weights, merged, shortened
 from common.rng import stream
-from common.store import ClientVectors
 from common.types import LOSS_BEFORE, Cohort, Matrix, Vector
 from tests.builders import (
     EXACT,

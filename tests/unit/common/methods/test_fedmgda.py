@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from common.geometry import minnorm
+from common.geometry import min_norm
 from common.methods import FedAvg, FedMGDA
 from common.rng import stream
 from common.types import Cohort, Vector
@@ -138,8 +138,8 @@ def test_without_an_answer_the_weights_are_the_shares_and_the_record_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The solver is far off and the polishing is not let run."""
-    monkeypatch.setattr(minnorm, "proposed", lambda *_, **__: np.array([0.6, 0.2, 0.2]))
-    monkeypatch.setattr(minnorm, "TURNS", 0)
+    monkeypatch.setattr(min_norm, "proposed", lambda *_, **__: np.array([0.6, 0.2, 0.2]))
+    monkeypatch.setattr(min_norm, "TURNS", 0)
     cohort = cohort_of(TOY3, TOY3_EXAMPLES)
     step = FedMGDA().aggregate(cohort, None, LAYOUT)
     assert not step.report["trusted"]

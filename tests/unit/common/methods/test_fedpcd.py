@@ -14,7 +14,7 @@ from common.methods import FedPCD
 from common.methods.history import History
 from common.rng import stream
 from common.types import Step, Vector
-from server_app.cohort import choose
+from server_app.round.sampling import choose
 from tests.builders import TOY3, cohort_of, layout_of_size, most_remembered
 from tests.unit.common.methods.fedpcd_cases import (
     LAYOUT,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
+from common.runs.records import ClientScore, Evaluation, RoundRecord
 from deploy.report.events import EventLog, scalars
 from deploy.report.runs import Run
-from server_app.records import ClientScore, Evaluation, RoundRecord
 
 pytest.importorskip("tensorboard", reason="event files are an extra: fedkeel[tensorboard]")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's own

@@ -15,15 +15,15 @@ from matplotlib.image import imread
 
 from common.config import parse
 from common.rng import stream
+from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.report.figures import FIGURES, drawn, plot_runs, write_figures
 from deploy.report.figures.style import COLOURS, SIZE, Style, series_of
 from deploy.report.figures.svg import DOTS, for_page, svg_text
 from deploy.report.runs import Run, read_run
 from deploy.report.studies import Study, studies
-from server_app.conformal import CONFORMAL
-from server_app.folder import RunFolder
-from server_app.partition import PARTITION
-from server_app.records import RECORDS, Recorder, RoundRecord
+from server_app.round.calibration import CONFORMAL
+from server_app.run_dir.partition import PARTITION
+from server_app.run_dir.run_dir import RunFolder
 from tests.unit.deploy.report.test_table import NOTHING, UNEVALUATED, evaluation_of, record
 
 LAYERS = ("features.1", "classifier")
@@ -102,7 +102,7 @@ import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
-from server_app.records import *
+from common.runs.records import *
 from deploy.report.figures import plot_runs
 from deploy.report.runs import Run
 print([name for name in ("flwr", "torch", "matplotlib") if name in sys.modules])

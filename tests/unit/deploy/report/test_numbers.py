@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from common.config import parse
 from common.errors import ConfigError
-from deploy.inputs import read_targets
+from common.runs.records import ClientScore, Evaluation, RoundRecord
+from deploy.config_input import read_targets
 from deploy.report import numbers
 from deploy.report.figures.style import percent
 from deploy.report.headline import warnings
 from deploy.report.runs import Run
 from deploy.report.studies import Study, studies
-from server_app.records import ClientScore, Evaluation, RoundRecord
 
 Points = Mapping[int, Sequence[int]]  # by round, the right answers of each client, of 100
 

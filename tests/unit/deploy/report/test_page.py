@@ -10,15 +10,15 @@ import pytest
 
 from common.config import parse
 from common.errors import ConfigError
+from common.runs.records import RECORDS, Outcome, Recorder, write_outcome
 from deploy.report import page
 from deploy.report.figures import FIGURES
 from deploy.report.html import html, table, tag
 from deploy.report.page import render
 from deploy.report.runs import Run
 from deploy.report.write import write_report
-from server_app.folder import RunFolder
-from server_app.partition import PARTITION
-from server_app.records import RECORDS, Outcome, Recorder, write_outcome
+from server_app.run_dir.partition import PARTITION
+from server_app.run_dir.run_dir import RunFolder
 from tests.unit.deploy.report.test_figures import full_run, made_up
 from tests.unit.deploy.report.test_table import NOTHING, UNEVALUATED, evaluation_of, record
 

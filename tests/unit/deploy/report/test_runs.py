@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from common.config import RunConfig, parse
+from common.runs.records import CONFIG_FILE
 from deploy.report.runs import read_config
-from server_app.folder import RunFolder
-from server_app.records import CONFIG_FILE
+from server_app.run_dir.run_dir import RunFolder
 
 GIVEN = {"method": "fedavg", "clients": 7, "seed": 3, "train.lr": 0.3}
 

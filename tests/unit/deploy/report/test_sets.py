@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from common.config import parse
+from common.runs.records import ClientScore, Evaluation, RoundRecord
 from deploy.report import remarks
 from deploy.report.runs import Run
 from deploy.report.sets import chosen, conformal_by_seed, curve_of, first_choice, numbers_of
 from deploy.report.studies import Study, studies
-from server_app.conformal import Conformal, Level, write_conformal
-from server_app.records import ClientScore, Evaluation, RoundRecord
+from server_app.round.calibration import Conformal, Level, write_conformal
 
 SETTINGS = parse({}).conformal.to_table()
 EVALUATED = RoundRecord(

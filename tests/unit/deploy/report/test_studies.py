@@ -12,6 +12,7 @@ import pytest
 
 from common.config import parse
 from common.errors import ConfigError
+from common.runs.records import ClientScore, Evaluation, Recorder, RoundRecord
 from deploy.report.figures.svg import svg_text
 from deploy.report.figures.sweeps import ablations, values
 from deploy.report.headline import warnings
@@ -19,9 +20,8 @@ from deploy.report.page import render
 from deploy.report.runs import Run, discover
 from deploy.report.studies import Study, studies
 from deploy.report.summary import numbers_of
-from server_app.conformal import CONFORMAL
-from server_app.folder import RunFolder
-from server_app.records import ClientScore, Evaluation, Recorder, RoundRecord
+from server_app.round.calibration import CONFORMAL
+from server_app.run_dir.run_dir import RunFolder
 
 
 def run(rounds: int = 1, personal: bool = False, **changes: Any) -> Run:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.metrics import Fairness
+from common.fairness import Fairness
+from common.runs.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
 from deploy.report.runs import Run, load_runs
 from deploy.report.table import (
     measured,
@@ -19,7 +20,6 @@ from deploy.report.table import (
     summary_table,
     write_summary,
 )
-from server_app.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
 
 
 def evaluation_of(*correct: int, absent: tuple[str, ...] = ()) -> Evaluation:

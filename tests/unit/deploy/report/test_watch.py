@@ -14,11 +14,11 @@ import pytest
 
 from common.config import parse
 from common.errors import ConfigError
+from common.runs.live import Live
+from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 from deploy.report.runs import Run
 from deploy.report.watch import Watcher, serving
-from server_app.folder import RunFolder
-from server_app.live import Live
-from server_app.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
+from server_app.run_dir.run_dir import RunFolder
 
 
 def render(runs: Sequence[Run], left_out: Mapping[str, str]) -> str:

@@ -11,20 +11,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from common.errors import ConfigError
-from common.files import exclusive
-from deploy.cli import cli
-from deploy.sweep import command
-from deploy.sweep.jobs import Lane, Watcher
-from deploy.sweep.jobs import Result as Ended
-from deploy.sweep.standing import Standing
-from server_app.folder import RunFolder
-from server_app.records import (
+from common.io.files import exclusive
+from common.runs.records import (
     ClientScore,
     Evaluation,
     Outcome,
     RoundRecord,
     write_outcome,
 )
+from deploy.cli.main import cli
+from deploy.sweep import command
+from deploy.sweep.jobs import Lane, Watcher
+from deploy.sweep.jobs import Result as Ended
+from deploy.sweep.run_status import Standing
+from server_app.run_dir.run_dir import RunFolder
 
 PLAN = """
 name = "mine"

@@ -16,14 +16,7 @@ from rich.console import Console
 
 from common.config import parse
 from common.errors import DeployError
-from deploy.group import Group
-from deploy.sweep import jobs
-from deploy.sweep.jobs import Lane, Result, carry_out, lanes
-from deploy.sweep.plan import Plan
-from deploy.sweep.progress import Tally, line_about, watching
-from deploy.sweep.runs import runs_of
-from deploy.sweep.standing import Standing
-from server_app.records import (
+from common.runs.records import (
     CONFIG_FILE,
     RECORDS,
     Outcome,
@@ -31,6 +24,13 @@ from server_app.records import (
     RoundRecord,
     write_outcome,
 )
+from deploy.sweep import jobs
+from deploy.sweep.jobs import Lane, Result, carry_out, lanes
+from deploy.sweep.plan import Plan
+from deploy.sweep.progress import Tally, line_about, watching
+from deploy.sweep.run_status import Standing
+from deploy.sweep.runs import runs_of
+from deploy.system.process_group import Group
 
 CPU = parse({"train.device": "cpu"})
 

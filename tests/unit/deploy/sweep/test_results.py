@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from common.config import parse
+from common.runs.records import ClientScore, Evaluation, RoundRecord
 from deploy.report.runs import Run
 from deploy.report.studies import studies
 from deploy.sweep.results import study_table
-from server_app.records import ClientScore, Evaluation, RoundRecord
 
 CLIENTS = 30
 MANY = 100_000

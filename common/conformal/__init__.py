@@ -1,0 +1,1 @@
+"""Conformal prediction: sets of labels with a promised coverage."""

@@ -1,0 +1,177 @@
+"""The shortest convex combination of m vectors, from their Gram matrix alone.
+
+Over the whole simplex this is the least-distance problem once more: with z the shortest vector
+that satisfies u_k . z >= 1 for all k, z = sum_k mu_k u_k, the point of the hull nearest to 0 is
+z / |z|^2, and its weights are mu / sum(mu). Where no such z exists, 0 itself is in the hull, and
+the conflict says how it comes about.
+
+With bounds on the weights a QP solver proposes, and a primal active-set method (Nocedal, Wright:
+Numerical Optimization, 2nd ed. 2006, section 16.5) goes on from there until every optimality
+condition holds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.errors import AggregationError
+from common.geometry.dual_active_set import TURNS, proposed
+from common.geometry.gram import combined_length
+from common.geometry.projection import least_multipliers
+from common.types import Matrix, Vector
+
+VANISHED = 1e-6  # length of a combination of unit rows that is rounding of float32 vectors
+SETTLED = 1e-12  # residual at which the active-set method has arrived
+NEGLIGIBLE = 1e-12  # of the largest singular value: directions that change nothing
+SPARE = 1e-9  # by which bounds may miss a sum of 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Weights of a shortest convex combination, and what they are worth.
+
+    Attributes:
+        weights: lambda [m] >= 0, within the bounds; their sum is 1 up to rounding.
+        length: of sum_k lambda_k u_k; exactly 0 where 0 was found to be in the hull.
+        residual: how fast the squared length would still fall if weight moved from one row to
+            another, relative to the square of the longest row; 0 is optimal.
+        decided_by: as in `Multipliers`, or, with bounds, "primal active set" or "osqp".
+    """
+
+    weights: Vector
+    length: float
+    residual: float
+    decided_by: str
+
+
+def min_norm_weights(
+    gram: Matrix, low: Vector | None = None, high: Vector | None = None
+) -> Weights:
+    """Return the lambda >= 0 with sum 1 that minimises lambda^T gram lambda.
+
+    Where rows depend on each other the combination is unique, its weights are not. Without
+    bounds, 0 counts as in the hull if unit rows come to within 1e-7 of it (`least_multipliers`).
+
+    Args:
+        gram: inner products [m, m] in float64, of at least one row; rows of zeros included.
+        low: least weights [m] >= 0; 0 if not given.
+        high: largest weights [m]; 1 if not given.
+
+    Raises:
+        AggregationError: no rows, bounds that no weights satisfy, or no Gram matrix.
+    """
+    m = len(gram)
+    if not m or gram.shape != (m, m) or not np.isfinite(gram).all():
+        raise AggregationError(
+            f"expected the finite inner products of at least one row, got a matrix {gram.shape}; "
+            "build it with inner_products"
+        )
+    if low is None and high is None:
+        return _on_simplex(gram)
+    low = np.zeros(m) if low is None else np.asarray(low, dtype=np.float64)
+    high = np.ones(m) if high is None else np.asarray(high, dtype=np.float64)
+    fit = low.shape == high.shape == (m,) and (low >= 0).all() and (low <= high).all()
+    if not fit or not low.sum() - SPARE <= 1 <= high.sum() + SPARE:
+        raise AggregationError(
+            f"expected bounds 0 <= low <= high for {m} weights that can add up to 1, "
+            f"got {low} and {high}"
+        )
+    return _in_boxes(gram, low, high)
+
+
+def _on_simplex(gram: Matrix) -> Weights:
+    m = len(gram)
+    answer = least_multipliers(gram, np.ones(m))
+    weights = answer.multipliers
+    if not answer.feasible:
+        lengths = np.sqrt(np.diag(gram))
+        lengths[lengths == 0] = 1.0  # such a row is the whole conflict
+        weights = answer.conflict * (lengths.min() / lengths)
+    weights = weights / weights.sum()
+    length = combined_length(weights, gram) if answer.feasible else 0.0
+    residual = _residual(gram, weights, np.zeros(m), np.ones(m))
+    return Weights(weights=weights, length=length, residual=residual, decided_by=answer.decided_by)
+
+
+def _in_boxes(gram: Matrix, low: Vector, high: Vector) -> Weights:
+    """Polish what the QP solver proposes; where that leads nowhere, take its word as it is."""
+    m = len(gram)
+    scaled = gram / (np.diag(gram).max() or 1.0)
+    found = proposed("osqp", scaled, np.zeros(m), A=np.ones((1, m)), b=np.ones(1), lb=low, ub=high)
+    start = _into(low if found is None else found, low, high)
+    candidates = {"primal active set": _settle(scaled, start, low, high), "osqp": start}
+    residuals = {name: _residual(scaled, w, low, high) for name, w in candidates.items()}
+    best = min(residuals, key=lambda name: residuals[name])  # the first, if they are equal
+    weights = candidates[best]
+    return Weights(
+        weights=weights,
+        length=combined_length(weights, gram),
+        residual=residuals[best],
+        decided_by=best,
+    )
+
+
+def _into(weights: Vector, low: Vector, high: Vector) -> Vector:
+    """Return the nearest weights [m] within the bounds whose sum is 1: all shifted by the same."""
+    edges = np.sort(np.concatenate([low - weights, high - weights]))
+    sums = np.clip(weights + edges[:, None], low, high).sum(axis=1)
+    shifted: Vector = np.clip(weights + np.interp(1.0, sums, edges), low, high)
+    return shifted
+
+
+def _settle(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> Vector:
+    """Go from weights within the bounds to the best ones: hold some at a bound, solve the rest."""
+    m = len(gram)
+    free = (weights > low) & (weights < high)
+    for _ in range(TURNS * m):
+        step = _step(gram, weights, free)
+        room = np.where(step > 0, high, low) - weights
+        stops = np.divide(room, step, out=np.full(m, np.inf), where=step != 0)
+        first = int(stops.argmin())
+        if stops[first] < 1:
+            weights = weights + stops[first] * step
+            weights[first] = high[first] if step[first] > 0 else low[first]
+            free[first] = False
+            continue
+        weights = weights + step
+        slopes = gram @ weights
+        up, down = _ends(slopes, weights, low, high)
+        if slopes[down] - slopes[up] <= SETTLED:
+            break
+        tempted = [up, down]  # both, if none is free: one alone cannot move
+        if free.any():
+            level = slopes[free].mean()
+            tempted = [up if level - slopes[up] > slopes[down] - level else down]
+        if free[tempted].all():
+            break  # the equations are as well solved as they can be
+        free[tempted] = True
+    settled: Vector = np.clip(weights, low, high)  # the last bit
+    return settled
+
+
+def _step(gram: Matrix, weights: Vector, free: Vector) -> Vector:
+    """Return the step [m] to the least length that moves the free weights and keeps their sum."""
+    index = np.flatnonzero(free)
+    k = index.size
+    system = np.ones((k + 1, k + 1))
+    system[:k, :k] = gram[np.ix_(index, index)]
+    system[k, k] = 0.0
+    wanted = np.append(-(gram @ weights)[index], 0.0)
+    step = np.zeros_like(weights)
+    step[index] = np.linalg.lstsq(system, wanted, rcond=NEGLIGIBLE)[0][:k]
+    return step
+
+
+def _ends(slopes: Vector, weights: Vector, low: Vector, high: Vector) -> tuple[int, int]:
+    """Return which weight gains most by growing and which by shrinking, among those that can."""
+    up = np.where(weights < high, slopes, np.inf).argmin()
+    return int(up), int(np.where(weights > low, slopes, -np.inf).argmax())
+
+
+def _residual(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> float:
+    slopes = gram @ weights
+    up, down = _ends(slopes, weights, low, high)
+    if weights[up] >= high[up] or weights[down] <= low[down]:
+        return 0.0  # nothing can move
+    size = float(np.diag(gram).max()) or 1.0
+    return max(0.0, float(slopes[down] - slopes[up])) / size

@@ -1,0 +1,230 @@
+"""The nearest point that satisfies m linear constraints, found in the space of the constraints.
+
+With unit rows u_k, a target t and what each row lacks there, b_k = floor_k - u_k . t, the point
+is t + z, where z solves the least-distance problem
+
+    min 1/2 |z|^2  subject to  F^T z >= b,    F [k, m] with F^T F the Gram matrix of the rows,
+
+whose dual is  min 1/2 |F mu|^2 - b . mu,  mu >= 0,  with z = F mu. F comes straight from the rows
+(QR) where they are at hand, so that the conditioning of the problem is not squared, and from
+their Gram matrix where only that exists.
+
+`common.geometry.dual_active_set` finds z, and `common.geometry.working_set` leaves rows out of it
+that have no part in it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from common.errors import AggregationError
+from common.geometry.dual_active_set import LARGEST, ROUNDING, Answer, Program, shortest
+from common.geometry.working_set import from_few_rows
+from common.types import Matrix, Vector
+
+TRUSTED = 1e-6  # largest residual with which an answer, of this or another program, is used
+INEXACT = 1e-6  # of the product of two lengths: by how much an inner product may be off
+MATRICES = 10  # [m, m] that `least_multipliers` needs, all rows active; `min_norm_weights` too
+BAND = 64  # rows of a large matrix that are checked at once
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """How far an answer is from optimal, for unit rows and relative to the problem's size.
+
+    Attributes:
+        primal: the worst violation of a constraint.
+        dual: the length of point - target - normals^T multipliers; where there is no point, the
+            worst multiplier below zero.
+        complementarity: the largest |multiplier * slack|.
+    """
+
+    primal: float
+    dual: float
+    complementarity: float
+
+    def largest(self) -> float:
+        """Return the worst of the three."""
+        return max(self.primal, self.dual, self.complementarity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multipliers:
+    """The multipliers of a projection, and what they are worth.
+
+    Attributes:
+        multipliers: mu [m] >= 0; all zero if nothing is violated, or if no point satisfies all.
+        feasible: whether some point satisfies all constraints.
+        residuals: of this answer; if it is not feasible, those of the target as it is.
+        decided_by: "nothing to do", "a row of zeros", the QP solver's name or "dual active set".
+        conflict: lambda [m] >= 0, adding up to 1, with sum_k lambda_k u_k = 0 for the unit rows
+            u_k and a positive weighted floor: the rows that cannot all have their way. Zeros if
+            feasible.
+    """
+
+    multipliers: Vector
+    feasible: bool
+    residuals: Residuals
+    decided_by: str
+    conflict: Vector
+
+    @property
+    def active(self) -> NDArray[np.intp]:
+        """The constraints with a positive multiplier, in order."""
+        return np.flatnonzero(self.multipliers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection(Multipliers):
+    """The nearest point of the intersection, point [d] = target + normals^T multipliers."""
+
+    point: Vector
+
+
+def project_onto_halfspaces(
+    target: Vector, normals: Matrix, floors: Vector, *, solver: str = "osqp"
+) -> Projection:
+    """Return the point nearest to `target` with normals_k . point >= floors_k for all k.
+
+    Rows are normalised first and the problem is scaled by its own size, so neither the rows'
+    lengths nor the units matter. A row of zeros asks for 0 >= floor. If nothing is violated
+    beyond rounding, or no point satisfies all, the target itself comes back.
+
+    Args:
+        target: [d].
+        normals: [m, d], small enough to factor; `least_multipliers` is for long rows.
+        floors: [m].
+        solver: a QP solver that qpsolvers has, asked first; or "exact".
+
+    Raises:
+        AggregationError: shapes that do not fit, or a number that is not finite.
+        ConfigError: no such solver.
+    """
+    m, d = np.size(floors), np.size(target)
+    target = _checked("target", target, (d,))
+    normals = _checked("normals", normals, (m, d))
+    floors = _checked("floors", floors, (m,))
+    peaks = np.abs(normals).max(axis=1, initial=0.0)
+    units = normals / np.where(peaks > 0, peaks, 1.0)[:, None]
+    lengths = np.linalg.norm(units, axis=1)
+    units /= np.where(peaks > 0, lengths, 1.0)[:, None]
+    lengths *= peaks
+
+    levels = _per_length("floors", floors, lengths)
+    gaps = levels - units @ target
+    size = float(max(np.linalg.norm(target), gaps.max(initial=0.0)))
+    basis, factor = np.linalg.qr(units.T)
+    program = Program(factor, gaps / (size or 1.0), blur=10 * ROUNDING)
+    answer = shortest(program, floors, lengths, solver)
+
+    point = target + size * (basis @ answer.push) if answer.multipliers.any() else target.copy()
+    drift = np.linalg.norm(point - target - size * (answer.multipliers @ units))
+    slack = units @ point - levels
+    reach = max(size, float(np.linalg.norm(point)))
+    return Projection(point=point, **_common(answer, lengths, size, slack, float(drift), reach))
+
+
+def least_multipliers(
+    gram: Matrix, gaps: Vector, *, target_length: float = 0.0, solver: str = "osqp"
+) -> Multipliers:
+    """Return the mu >= 0 that minimises 1/2 mu^T gram mu - gaps . mu.
+
+    With gram = A A^T and gaps = floors - A target these are the multipliers of the projection of
+    the target onto {x : A x >= floors}, for rows that are too long to be factored.
+
+    A Gram matrix knows lengths only down to the root of its own rounding. Rows are therefore
+    called in conflict if weights that add up to 1 bring the unit rows to within 1e-7 of zero
+    (which is also what is left of an exact conflict after the rows were rounded to float32) while
+    they ask for more than a millionth of the larger of target and largest gap.
+
+    Of more than 200 rows only those are factored that have a multiplier, or lack something on the
+    way. The residuals are of all rows. So are the checks of `gram`, except for its eigenvalues: an
+    indefinite matrix is refused where the rows factored show it.
+
+    Args:
+        gram: inner products [m, m] of rows of any length, zeros included; exact to float64, or to
+            float32 if no rows nearly depend on each other. It is not copied.
+        gaps: what each row [m] lacks at the target.
+        target_length: of the target, if known; gaps within rounding of it count as no gap.
+        solver: a QP solver that qpsolvers has, asked first; or "exact".
+
+    Raises:
+        AggregationError: shapes that do not fit, a number that is not finite, or a matrix that
+            is not symmetric, or not positive semidefinite, up to rounding.
+        ConfigError: no such solver.
+    """
+    m = np.size(gaps)
+    gram, gaps = _checked("gram", gram, (m, m)), _checked("gaps", gaps, (m,))
+    target_length = float(_checked("target_length", target_length, ()))
+    lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    _check_products(gram, lengths)
+    unit_gaps = _per_length("gaps", gaps, lengths)
+    size = float(max(target_length, unit_gaps.max(initial=0.0)))
+    answer, gains = from_few_rows(gram, lengths, gaps, unit_gaps / (size or 1.0), solver)
+
+    slack = size * gains - unit_gaps
+    reach = size * max(1.0, float(np.linalg.norm(answer.push)))
+    below = float(np.maximum(-answer.multipliers, 0.0).max(initial=0.0))
+    return Multipliers(**_common(answer, lengths, size, slack, below, reach))
+
+
+def _check_products(gram: Matrix, lengths: Vector) -> None:
+    """Refuse a matrix [m, m] that is not symmetric, or has products longer than their rows."""
+    for start in range(0, len(gram), BAND):
+        band = slice(start, start + BAND)
+        bounds = np.outer(lengths[band], lengths[start:])
+        these, those = gram[band, start:], gram[start:, band].T
+        odd = (np.abs(these) > bounds * (1 + INEXACT)) | (np.abs(these - those) > bounds * INEXACT)
+        if odd.any():
+            i, j = start + np.argwhere(odd)[0]
+            raise AggregationError(
+                f"expected inner products in gram, got {gram[i, j]} and {gram[j, i]} for rows {i} "
+                f"and {j} with the squares {gram[i, i]} and {gram[j, j]}; build it with "
+                "inner_products"
+            )
+
+
+def _common(
+    answer: Answer, lengths: Vector, size: float, slack: Vector, dual: float, reach: float
+) -> dict[str, Any]:
+    """Return the fields that both results share, in the caller's units."""
+    reach = reach or 1.0
+    pulls = size * answer.multipliers
+    multipliers = np.divide(pulls, lengths, out=np.zeros_like(pulls), where=lengths > 0)
+    return {
+        "multipliers": multipliers,
+        "feasible": answer.feasible,
+        "residuals": Residuals(
+            primal=float(np.maximum(-slack, 0.0).max(initial=0.0)) / reach,
+            dual=dual / reach,
+            complementarity=float(np.abs(pulls / reach * (slack / reach)).max(initial=0.0)),
+        ),
+        "decided_by": answer.decided_by,
+        "conflict": answer.conflict,
+    }
+
+
+def _checked(name: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return an argument in float64, of the given shape, every number finite."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise AggregationError(f"expected numbers in {name}: {error}") from None
+    if array.shape != shape:
+        raise AggregationError(f"expected {name} of the shape {shape}, got {array.shape}")
+    if not -LARGEST <= array.min(initial=0.0) <= array.max(initial=0.0) <= LARGEST:
+        place = tuple(np.argwhere(~(np.abs(array) <= LARGEST))[0])
+        where = f" in row {place[0]}; leave out whoever sent it" if place else ""
+        raise AggregationError(
+            f"expected finite numbers within {LARGEST:g} in {name}, got {array[place]}{where}"
+        )
+    return array
+
+
+def _per_length(name: str, values: Vector, lengths: Vector) -> Vector:
+    """Return values / lengths [m]; a row of zeros that is content gets -1, which asks nothing."""
+    with np.errstate(over="ignore"):
+        scaled = np.divide(values, lengths, out=np.full_like(values, -1.0), where=lengths > 0)
+    return _checked(f"{name} over the lengths of their rows", scaled, values.shape)

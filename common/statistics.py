@@ -1,0 +1,157 @@
+"""Several runs beside each other: over seeds, over rounds, and two methods on the same clients.
+
+Whatever is undefined is None, never 0 and never NaN.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.fairness import worst_count
+from common.rng import stream
+from common.types import ClientId
+
+Curve = Sequence[tuple[int, float]]  # (round, accuracy) of the evaluated rounds, in order
+Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # [..., N] -> [...]
+
+LEVEL = 0.95  # of an interval
+REPEATS = 2000  # of the bootstrap
+NO_WIDTH = 1e-9  # of an interval: what sums of equal numbers differ by when they are rounded
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """A number's mean and range over the seeds for which it is defined."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+def over_seeds(values: Iterable[float | None]) -> OverSeeds | None:
+    """Summarise one number per seed; None if it is defined for none of them."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return OverSeeds(fsum(known) / len(known), min(known), max(known), len(known))
+
+
+def area_under_curve(curve: Curve) -> float | None:
+    """Return the mean height of the curve between its first and last evaluated round.
+
+    By trapezoids, so it does not depend on how often a straight part was evaluated. In [0, 1];
+    None for fewer than two evaluations.
+    """
+    if len(curve) < 2:
+        return None
+    rounds, heights = np.array(curve, dtype=np.float64).T
+    return float(np.trapezoid(heights, rounds) / (rounds[-1] - rounds[0]))
+
+
+def mean_curve(curves: Sequence[Curve]) -> list[tuple[int, float]]:
+    """Return the mean over seeds at the rounds that all of them evaluated."""
+    if not curves:
+        return []
+    tables = [dict(curve) for curve in curves]
+    shared = sorted(set.intersection(*(set(table) for table in tables)))
+    return [(number, fsum(t[number] for t in tables) / len(tables)) for number in shared]
+
+
+def mean_accuracy(accuracies: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the unweighted mean over the last axis [..., N] -> [...]."""
+    return np.asarray(accuracies.mean(axis=-1))
+
+
+def worst_tenth(accuracies: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of the ceil(N / 10) smallest along the last axis [..., N] -> [...]."""
+    count = worst_count(accuracies.shape[-1])
+    return np.asarray(np.sort(accuracies, axis=-1)[..., :count].mean(axis=-1))
+
+
+STATISTICS: Mapping[str, Statistic] = {"mean": mean_accuracy, "worst10": worst_tenth}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one method is than another on the same clients.
+
+    Attributes:
+        value: mean over the seeds of statistic(ours) - statistic(theirs).
+        low: lower end of the interval.
+        high: upper end of the interval.
+        seeds: seeds that both have.
+        clients: clients that both have, all seeds together.
+    """
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+    clients: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0.
+
+        Not if one seed gave it no width: of one client, or of clients that all differ by the same
+        number, a bootstrap knows nothing of how much others would.
+        """
+        known = self.seeds > 1 or self.high - self.low > NO_WIDTH
+        return known and (self.low > 0 or self.high < 0)
+
+
+def paired_difference(
+    ours: Mapping[Any, Mapping[ClientId, float]],
+    theirs: Mapping[Any, Mapping[ClientId, float]],
+    statistic: str,
+    *,
+    repeats: int = REPEATS,
+    level: float = LEVEL,
+) -> Difference | None:
+    """Compare two methods by a paired bootstrap over seeds and, within a seed, over clients.
+
+    A repeat draws seeds with replacement, and for each of them clients with replacement, the same
+    for both methods; the interval is that of the percentiles (Efron and Tibshirani, An
+    Introduction to the Bootstrap, 1993, ch. 13). With one seed it says nothing about other seeds.
+
+    Args:
+        ours: accuracy by client, by seed.
+        theirs: the same of the other method.
+        statistic: a key of STATISTICS.
+        repeats: of the bootstrap.
+        level: of the interval, in (0, 1).
+
+    Returns:
+        None when the two have no client of any seed in common.
+    """
+    pairs = []
+    for key in sorted(ours.keys() & theirs.keys(), key=str):
+        shared = sorted(ours[key].keys() & theirs[key].keys())
+        if shared:
+            table = [[side[key][client] for client in shared] for side in (ours, theirs)]
+            pairs.append(np.array(table, dtype=np.float64))  # [2, N]
+    if not pairs:
+        return None
+    measure, seeds = STATISTICS[statistic], len(pairs)
+
+    def differences(both: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(measure(both[0]) - measure(both[1]))
+
+    rng = stream(0, "bootstrap", statistic)
+    drawn = np.empty((seeds, repeats, seeds))  # of each seed, for each place in each repeat
+    for place, both in enumerate(pairs):
+        clients = both.shape[1]
+        for slot in range(seeds):  # a slot at a time: [repeats, N] is the most that is held
+            index = rng.integers(clients, size=(repeats, clients))
+            drawn[place, :, slot] = differences(both[:, index])
+    chosen = rng.integers(seeds, size=(repeats, seeds))
+    picked = np.take_along_axis(drawn, chosen[None], axis=0)[0]
+    tail = (1 - level) / 2
+    low, high = np.quantile(picked.mean(axis=1), [tail, 1 - tail])
+    value = fsum(float(differences(both)) for both in pairs) / seeds
+    return Difference(value, float(low), float(high), seeds, sum(p.shape[1] for p in pairs))

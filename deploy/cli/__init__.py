@@ -1,0 +1,1 @@
+"""The fedkeel command line."""

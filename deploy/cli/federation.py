@@ -1,0 +1,233 @@
+"""The commands of operators and edge owners; each one's work is done in a module of its own."""
+
+import json
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from common.errors import DeployError
+from deploy.federation.superlink_client import Link
+
+FAILED = 1
+KEYS = Path("~/.fedkeel")
+console = Console(highlight=False)
+
+Pki = Annotated[Path, typer.Option("--dir", help="Folder of keys and certificates.")]
+Hosts = Annotated[
+    list[str], typer.Option("--host", metavar="NAME_OR_IP", help="A name that clients dial.")
+]
+Days = Annotated[int, typer.Option("--days", min=1, help="How long the certificate is valid.")]
+Address = Annotated[
+    str,
+    typer.Option(
+        "--superlink", envvar="FEDKEEL_SUPERLINK", help="HOST:PORT of the SuperLink, not the proxy."
+    ),
+]
+Authority = Annotated[
+    Path, typer.Option("--ca", envvar="FEDKEEL_CA", help="The federation's public/ca.crt.")
+]
+Client = Annotated[str, typer.Argument(help="The client's name.")]
+Folder = Annotated[Path, typer.Option("--dir", help="Folder of the client's key.")]
+
+SUPERLINK, CA = "127.0.0.1:8000", Path("pki/public/ca.crt")
+pki = typer.Typer(help="Keys and certificates of the server.", no_args_is_help=True)
+
+
+def add_to(cli: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    cli.add_typer(pki, name="pki")
+    for command in (server, key, enroll, revoke, clients, join, status):
+        cli.command()(command)
+
+
+def say(text: str) -> None:
+    """Print one event, with its time."""
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def until_stopped() -> threading.Event:
+    """Return an event that SIGTERM, SIGINT and SIGHUP set."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+@pki.command("init")
+def pki_init(home: Pki = Path("pki"), host: Hosts = [], days: Days = 825) -> None:  # noqa: B006
+    """Make a certificate authority, the server's certificate and the shared secret."""
+    from deploy.federation.pki import init
+
+    for sentence in init(home, host, days):
+        console.print(sentence, markup=False, soft_wrap=True)
+
+
+@pki.command("renew")
+def pki_renew(home: Pki = Path("pki"), host: Hosts = [], days: Days = 825) -> None:  # noqa: B006
+    """Make a new certificate for the server, of the same authority; --host adds names."""
+    from deploy.federation.pki import renew
+
+    for sentence in renew(home, host, days):
+        console.print(sentence, markup=False, soft_wrap=True)
+
+
+def server(
+    pki: Annotated[Path, typer.Option("--pki", help="Folder of `pki init`.")] = Path("pki"),
+    state: Annotated[Path, typer.Option("--state", help="Database and logs.")] = Path("state"),
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, help="Of the SuperLink, on loopback.")
+    ] = 8000,
+    fleet: Annotated[
+        str, typer.Option("--fleet", help='Where clients are let in, HOST:PORT; "" for nowhere.')
+    ] = "0.0.0.0:8443",
+) -> None:
+    """Run the server: SuperLink, app process and proxy, until stopped."""
+    from deploy.federation.server import Place, serve
+
+    stop = until_stopped()
+    place = Place(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
+    serve(place, say, stop)
+    say("stopped; nothing is left running")
+
+
+def key(
+    name: Client,
+    folder: Folder = KEYS,
+) -> None:
+    """Make this client's own key, if there is none, and print the public half."""
+    from deploy.federation.client_keys import client_name, make_key, public_line
+
+    path = folder.expanduser() / client_name(name)
+    make_key(path)
+    typer.echo(public_line(path))
+
+
+def enroll(
+    name: Client,
+    public: Annotated[
+        str, typer.Option("--key", help="File with the client's public key, - for the input.")
+    ] = "",
+    superlink: Address = SUPERLINK,
+    ca: Authority = CA,
+) -> None:
+    """Let a client take part, under this name, with this key."""
+    from deploy.federation import enrollment
+    from deploy.federation.client_keys import client_name, make_key, public_line, read_public
+
+    client_name(name)
+    if public:
+        text = sys.stdin.read(1 << 16) if public == "-" else _text(Path(public))
+    else:
+        enrollment.check_free(Link(superlink, ca), name)  # before a key is made that nobody takes
+        make_key(Path(name))
+        text = public_line(Path(name))
+        console.print(
+            f"made {name} (private: carry it to the client safely) and {name}.pub", markup=False
+        )
+    said = enrollment.enroll(Link(superlink, ca), name, read_public(text))
+    console.print(said, markup=False, soft_wrap=True)
+
+
+def revoke(name: Client, superlink: Address = SUPERLINK, ca: Authority = CA) -> None:
+    """Shut a client out at once."""
+    from deploy.federation import enrollment
+
+    console.print(enrollment.revoke(Link(superlink, ca), name), markup=False, soft_wrap=True)
+
+
+def clients(
+    superlink: Address = SUPERLINK,
+    ca: Authority = CA,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List who is enrolled, who is online, and when each was last seen."""
+    from deploy.federation import enrollment
+
+    enrolled = enrollment.clients(Link(superlink, ca))
+    if as_json:
+        rows = [{**asdict(one), "last_seen": str(one.last_seen or "")} for one in enrolled]
+        typer.echo(json.dumps(rows))
+    else:
+        console.print(enrollment.table(enrolled))
+
+
+def join(
+    superlink: Annotated[
+        str, typer.Option("--superlink", metavar="HOST:PORT", help="Where clients are let in.")
+    ],
+    ca: Annotated[Path, typer.Option("--ca", help="The ca.crt that the operator gave.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="This client's own folder of pictures.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The federation.toml that the operator gave.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="The client's name; else its key's.")] = "",
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Its private key; made if there is none.")
+    ] = None,
+    partition: Annotated[
+        str,
+        typer.Option("--partition", metavar="K/N", help="Its part of a data set that is dealt."),
+    ] = "",
+    check: Annotated[bool, typer.Option("--check", help="End after the checks.")] = False,
+    health: Annotated[
+        str, typer.Option("--health", metavar="HOST:PORT", help="Offer a gRPC health service.")
+    ] = "",
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Folder for what the node writes.")
+    ] = None,
+) -> None:
+    """Take part in a federation: check everything, then serve until stopped."""
+    from deploy.node.join import join as take_part
+
+    code = take_part(
+        *(superlink, ca, data, config, name, key, partition),
+        console=console,
+        check_only=check,
+        health=health,
+        home=home,
+    )
+    raise typer.Exit(code)
+
+
+def status(
+    name: Annotated[str, typer.Argument(help="The run's name; the newest if empty.")] = "",
+    out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
+    every_client: Annotated[
+        bool, typer.Option("--all", help="A line for every client, however many there are.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics", min=1, max=65535, help="Serve Prometheus on this port of loopback."
+        ),
+    ] = None,
+) -> None:
+    """Say what a run is doing: the round, who is asked, who has answered, who is late."""
+    from deploy.federation import prometheus
+    from deploy.federation.status import find, show
+
+    if port is not None:
+        folder = find(out, name)
+        say(f"metrics of {folder.name} on http://{prometheus.HOST}:{port}/metrics")
+        prometheus.serve(folder, port, until_stopped())
+        return
+    raise typer.Exit(show(console, out, name, follow=follow, every_client=every_client))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes()[: 1 << 16].decode("utf-8", errors="replace")
+    except OSError as error:
+        raise DeployError(f"the public key cannot be read: {error}") from error

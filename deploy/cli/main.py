@@ -1,0 +1,380 @@
+"""The `fedkeel` command."""
+
+import io
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import click
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from common.config import GROUPS, RunConfig
+from common.errors import CheckpointError, ConfigError, FedError, did_you_mean
+from common.methods import METHODS
+from common.settings import Range, Settings, key_of
+from deploy.cli import federation
+from deploy.config_input import described, given, read_pair, read_targets, run_config
+from deploy.federation.superlink_client import Link
+from deploy.sweep import command as sweeps
+from deploy.sweep.axes import crossed
+from deploy.system.flower_env import QUIET
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+cli = typer.Typer(
+    help="Fair, drift-free federated learning on Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(highlight=False)
+
+File = Annotated[Path | None, typer.Option("--config", help="A TOML file of run-config keys.")]
+Pairs = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A run-config key; see settings.")
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="simulation (Flower's, on Ray), inline, or superlink.")
+]
+Name = Annotated[str, typer.Option("--name", help="Name of the run's folder; made up if empty.")]
+Workers = Annotated[
+    int, typer.Option("--workers", min=0, help="Clients that train at once; 0: one a core.")
+]
+Goals = Annotated[
+    list[str],
+    typer.Option(
+        "--target",
+        metavar="[DATA=]ACCURACY",
+        help="Rounds are counted to this accuracy, as 0.66 or cifar10=0.66; without: to where the "
+        "reference ends.",
+    ),
+]
+Events = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Folder for event files of TensorBoard.")
+]
+Gpus = Annotated[
+    float | None, typer.Option("--client-gpus", min=0, help="Share of a GPU that a client gets.")
+]
+
+
+@cli.command()
+def run(
+    method: Annotated[str | None, typer.Argument(help=f"One of {', '.join(METHODS)}.")] = None,
+    config: File = None,
+    pairs: Pairs = [],  # noqa: B006 - typer's way
+    engine: EngineName = "simulation",
+    name: Name = "",
+    workers: Workers = 0,
+    client_gpus: Gpus = None,
+    superlink: federation.Address = federation.SUPERLINK,
+    ca: federation.Authority = federation.CA,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint of --name.")
+    ] = False,
+) -> None:
+    """Run one method and end with its summary."""
+    own: dict[str, Any] = {"resume": True} if resume else {}
+    own |= {"method": method} if method else {}
+    own |= {"name": name} if name else {}
+    other = dict(map(read_pair, pairs)).get("method", method)
+    if method and other != method:
+        raise typer.BadParameter(f"the method is given twice: {method}, and {other} by --set")
+    chosen = run_config(config, pairs, own)
+    if not chosen.name:
+        if chosen.resume:
+            raise typer.BadParameter("--resume needs the --name of the run to go on with")
+        stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
+        chosen = run_config(config, pairs, {**own, "name": stamped})
+    folder = Path(chosen.out) / chosen.name
+    _carry_out([chosen], engine, workers, client_gpus, Link(superlink, ca), folder)
+
+
+@cli.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help=f"Some of {', '.join(METHODS)}.")],
+    config: File = None,
+    pairs: Pairs = [],  # noqa: B006
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="simulation (Flower's, on Ray), inline, or superlink.",
+            show_default="simulation; inline with --seeds or --vary",
+        ),
+    ] = None,
+    name: Name = "",
+    workers: Workers = 0,
+    client_gpus: Gpus = None,
+    superlink: federation.Address = federation.SUPERLINK,
+    ca: federation.Authority = federation.CA,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the comparison of --name.")
+    ] = False,
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="SEED,SEED", help="Run everything for each seed.")
+    ] = "",
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            "--vary", metavar="KEY=VALUE,VALUE", help="Run with each value; more of it are crossed."
+        ),
+    ] = [],  # noqa: B006
+    jobs: sweeps.Jobs = 0,
+) -> None:
+    """Run several methods on the same data, split, cohorts and first weights."""
+    methods = list(dict.fromkeys(methods))
+    base = run_config(config, pairs, {})
+    if resume and not (name or base.name):
+        raise typer.BadParameter("--resume needs the --name of the comparison to go on with")
+    axes = [*([f"seed={seeds}"] if seeds else []), f"method={','.join(methods)}", *vary]
+    if len(axes) > 1:
+        if workers or client_gpus:
+            raise typer.BadParameter("with --seeds or --vary it is --jobs that says how many")
+        stamped = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+        plan = crossed(name or base.name or stamped, given(config, pairs), axes)
+        sweeps.carry_out_plans([plan], Path(base.out), "", jobs, engine or "inline")
+        return
+    if jobs:
+        raise typer.BadParameter("--jobs is for --seeds and --vary; here it is --workers")
+    folder = Path(base.out) / (name or base.name or f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+    own: list[dict[str, Any]] = [
+        {"method": method, "name": method, "out": str(folder)} for method in methods
+    ]
+    for each in own:  # those that had not begun when the comparison was stopped start now
+        each["resume"] = resume and (folder / str(each["name"])).exists()
+    configs = [run_config(config, pairs, each) for each in own]
+    chosen = engine or "simulation"
+    _carry_out(configs, chosen, workers, client_gpus, Link(superlink, ca), folder)
+
+
+def _carry_out(
+    configs: list[RunConfig],
+    engine: str,
+    workers: int,
+    client_gpus: float | None,
+    link: Link,
+    folder: Path,
+) -> None:
+    from deploy.engines import ENGINES, REMOTE, Resources, passed_over
+    from deploy.engines.runner import carry_out, resources
+    from server_app.run_dir.run_dir import RunFolder
+
+    if engine not in ENGINES:
+        raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
+    far = engine in REMOTE
+    given = Resources(0, link=link) if far else resources(configs[0], workers, client_gpus)
+    for config in configs:
+        RunFolder.claim(config)  # all of them before the first one starts
+    console.print(
+        f"{described(configs[0])}, seed {configs[0].seed}; {engine} engine, "
+        + (f"nodes of {link.address}" if far else f"{given.workers} at a time"),
+        markup=False,
+        soft_wrap=True,
+    )
+    if remark := passed_over(engine):
+        console.print(remark, markup=False, soft_wrap=True)
+    failed = []
+    for config in configs:
+        outcome = carry_out(config, ENGINES[engine], given, console, config.method)
+        if outcome.status != "completed":
+            failed.append(config.method)
+            line = f"{config.method} {outcome.status}: {outcome.message}"
+            console.print(line, markup=False, soft_wrap=True)
+    done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
+    if done:
+        _report(done, folder, f"{described(configs[0])}, seed {configs[0].seed}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
+    from deploy.report.figures import plot_runs
+    from deploy.report.runs import load_runs
+    from deploy.report.table import summary_table, write_summary
+    from server_app.round.calibration import CONFORMAL
+
+    runs = load_runs(run_dirs)
+    console.print(summary_table(runs, data))
+    try:
+        paths = [*plot_runs(runs, folder, data), write_summary(runs, folder, data)]
+    except OSError as error:
+        console.print(f"the plots cannot be written: {error}", markup=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from error
+    sets = [path / CONFORMAL for path in run_dirs.values() if (path / CONFORMAL).exists()]
+    for path in [*paths, *sets]:
+        console.print(str(path), markup=False, soft_wrap=True)
+    console.print(f"a page of it: fedkeel report {folder}", markup=False, soft_wrap=True)
+
+
+@cli.command()
+def report(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="RUNS...", help="Folders of runs, or that hold some.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The page; its numbers go beside it.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for the figures, as PNG and SVG.")
+    ] = None,
+    title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "",
+    target: Goals = [],  # noqa: B006
+    tensorboard: Events = None,
+) -> None:
+    """Make one page of figures and tables of some runs."""
+    from deploy.report.events import EventLog
+    from deploy.report.write import write_report
+
+    events = EventLog(tensorboard) if tensorboard else None  # said now where it cannot be
+    targets = read_targets(target)
+    paths, left_out = write_report(places, out, figures, title, targets, events)
+    for folder, why in left_out.items():
+        console.print(f"{folder} is left out: {why}", markup=False, soft_wrap=True)
+    for path in paths:
+        console.print(str(path), markup=False, soft_wrap=True)
+
+
+@cli.command()
+def doctor() -> None:
+    """Say in plain words what this machine can do."""
+    from deploy.preflight.doctor import examine, exit_code, print_findings
+
+    findings = examine()
+    print_findings(console, findings)
+    raise typer.Exit(exit_code(findings))
+
+
+@cli.command()
+def settings(
+    group: Annotated[
+        str, typer.Argument(help="Only these: a method, or data, train, server.")
+    ] = "",
+) -> None:
+    """List run-config keys, their defaults, meanings and ranges."""
+    groups: dict[str, type[Settings]] = {"": RunConfig, **GROUPS, **METHODS}
+    if group not in groups:
+        raise ConfigError(f'no settings are called "{group}"{did_you_mean(group, list(groups))}')
+    groups = {group: groups[group]} if group else groups
+    table = Table(box=None, pad_edge=False)
+    for title in ("key", "default", "meaning"):
+        table.add_column(title, overflow="fold")
+    for group, kind in groups.items():
+        for item in fields(kind):
+            if "range" not in item.metadata:
+                continue
+            key = f"{group}.{key_of(item.name)}" if group else key_of(item.name)
+            limits = item.metadata["range"]
+            extra = f" ({limits})" if limits != Range() else ""
+            shown = str(item.default).lower() if isinstance(item.default, bool) else item.default
+            table.add_row(key, str(shown), item.metadata["help"] + extra)
+    console.print(table, markup=False)
+
+
+@cli.command()
+def watch(
+    places: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS...", help="Folders of runs, or that will hold some."),
+    ],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="On 127.0.0.1; 0: a free one.")
+    ] = 0,
+    target: Goals = [],  # noqa: B006
+    tensorboard: Events = None,
+) -> None:
+    """Serve the report on this machine while runs go on, or before they begin."""
+    from deploy.report.events import EventLog
+    from deploy.report.page import render
+    from deploy.report.watch import LOOK_SECONDS, Watcher, serving
+
+    events = EventLog(tensorboard) if tensorboard else None
+    targets = read_targets(target)
+    watcher = Watcher(
+        places,
+        lambda runs, left_out: render(runs, left_out=left_out, targets=targets, live=True),
+        events,
+    )
+    for place in places:
+        if not place.is_dir():
+            console.print(f"waiting for {place}", markup=False, soft_wrap=True)
+    with suppress(KeyboardInterrupt), serving(watcher, port) as address:
+        said = f"{address} shows {', '.join(map(str, places))}; Ctrl-C ends it, and no run"
+        console.print(said, markup=False, soft_wrap=True)
+        while not watcher.error:
+            time.sleep(LOOK_SECONDS)
+    if watcher.error:
+        raise watcher.error
+
+
+cli.command()(sweeps.sweep)
+federation.add_to(cli)
+
+
+@cli.callback(invoke_without_command=True)
+def root(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Fair, drift-free federated learning on Flower."""
+    if show_version:
+        console.print(version("fedkeel"))
+        raise typer.Exit
+
+
+def main() -> None:
+    """Enter from the shell: errors of ours in one sentence, Ctrl-C and SIGTERM in order."""
+    with tempfile.TemporaryDirectory(prefix="fedkeel-") as home:
+        # Nothing is left in the user's home: Flower and matplotlib would both write there.
+        os.environ.setdefault("FLWR_HOME", home)
+        fonts = Path(tempfile.gettempdir()) / f"fedkeel-fonts-{os.getuid()}"
+        os.environ.setdefault("MPLCONFIGDIR", str(fonts))
+        os.environ.update(QUIET)
+        signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks to go on
+            signal.signal(signal.SIGHUP, _interrupt)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # rather than fail over an odd name
+        errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        try:
+            code = cli(standalone_mode=False)
+        except FedError as error:
+            errors.print(f"fedkeel: {error}", markup=False)
+            misused = isinstance(error, ConfigError | CheckpointError)
+            code = MISUSED if misused else FAILED
+        except BrokenPipeError:  # whoever read the output has gone
+            sys.stdout = None
+            code = FAILED
+        except OSError as error:
+            errors.print(f"fedkeel: {error}", markup=False)
+            code = FAILED
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except (KeyboardInterrupt, click.Abort):  # some versions of typer return the code instead
+            code = INTERRUPTED
+        if code == INTERRUPTED:
+            errors.print("fedkeel: stopped; nothing is left running", markup=False)
+    if any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread()):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)  # a client that still trains in this process is not waited for
+    sys.exit(code)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The operator's side: certificates, keys, enrolled clients, the server processes, status."""

@@ -1,0 +1,183 @@
+"""The key that is a client's identity: EC P-384 in OpenSSH's format, as ssh-keygen makes it."""
+
+import base64
+import hashlib
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat
+
+from common.errors import DeployError
+from deploy.system.private_files import PRIVATE, PUBLIC, alone, make_folder, read_file, write_file
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+TYPE = "ecdsa-sha2-nistp384"
+NEEDED = f'a key of type {TYPE} is needed (fedkeel key NAME, or: ssh-keygen -t ecdsa -b 384 -N "")'
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A client's public key.
+
+    Args:
+        body: the key itself, in the base64 of OpenSSH.
+        comment: what stands behind it, usually the client's name.
+    """
+
+    body: str
+    comment: str = ""
+
+    @property
+    def line(self) -> str:
+        """The line that is handed on: type, key and comment."""
+        return " ".join(part for part in (TYPE, self.body, self.comment) if part)
+
+    @property
+    def fingerprint(self) -> str:
+        """What `ssh-keygen -l` shows: SHA256 and 43 characters."""
+        digest = hashlib.sha256(base64.b64decode(self.body)).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def client_name(text: str) -> str:
+    """Return a client's name if it is one.
+
+    Raises:
+        DeployError: it is not 1 to 63 plain characters.
+    """
+    if text.endswith(".pub"):
+        raise DeployError(
+            f"{text!r} is the name of a public key's file; the client's name is without .pub"
+        )
+    if not NAME.fullmatch(text):
+        raise DeployError(
+            f"{text!r} cannot be a client's name: 1 to 63 letters (a-z), digits, dots, hyphens and "
+            "underscores, of which the first is a letter or a digit"
+        )
+    return text
+
+
+def make_key(path: Path) -> PublicKey:
+    """Make a key and its `.pub` beside it, named as the file is; keep the key that is there.
+
+    Raises:
+        DeployError: what is there is no such key, is open to others, or its `.pub` is another's.
+    """
+    client_name(path.name)
+    make_folder(path.parent)
+    with alone(path.parent):
+        beside = path.with_name(f"{path.name}.pub")
+        if read_file(path) is None:
+            if read_file(beside) is not None:
+                raise DeployError(
+                    f"{beside} is there without its private key {path}: put that back, or for a "
+                    "new pair move the public one away too"
+                )
+            key = ec.generate_private_key(ec.SECP384R1())
+            data = key.private_bytes(
+                Encoding.PEM, PrivateFormat.OpenSSH, serialization.NoEncryption()
+            )
+            write_file(path, data, PRIVATE)
+        if problems := check_private(path):
+            raise DeployError("; ".join(problems))
+        public = read_public(public_line(path))
+        text = read_file(beside)
+        if text is None:
+            write_file(beside, f"{public.line}\n".encode(), PUBLIC)
+        elif read_public(text.decode(errors="replace")).body != public.body:
+            raise DeployError(
+                f"{beside} is not the public key of {path}; remove it to have it made"
+            )
+    return public
+
+
+def public_line(path: Path) -> str:
+    """Return the public key of a private key as one line, with the file's name as comment.
+
+    Raises:
+        DeployError: it is no such private key.
+    """
+    return f"{_encoded(_load(path).public_key())} {path.name}"
+
+
+def check_private(path: Path) -> list[str]:
+    """Return what is wrong with a private key's file, one sentence each."""
+    try:
+        _load(path)
+    except DeployError as error:
+        return [str(error)]
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o177:
+        return [f"{path} is open to others (mode {mode:04o}); close it: chmod 600 {path}"]
+    return []
+
+
+def read_public(text: str) -> PublicKey:
+    """Read a public key as somebody pasted it.
+
+    Raises:
+        DeployError: it is a private key, several keys, or not of the type needed.
+    """
+    if "PRIVATE KEY" in text:
+        raise DeployError(
+            "THIS IS A PRIVATE KEY, which must never leave its client: nothing was done with it. "
+            "If it went through a mail or a chat, make a new one. Expected: the line in the .pub"
+        )
+    lines = [line.strip() for line in text.lstrip("\ufeff").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if len(lines) > 1 and not any(" " in line for line in lines[1:]):
+        raise DeployError(f"the public key is broken into {len(lines)} lines; it must be one line")
+    if len(lines) != 1:
+        raise DeployError(f"expected one public key, a line, and got {len(lines)} lines")
+    kind, body, comment = [*lines[0].split(maxsplit=2), "", ""][:3]
+    if kind != TYPE:
+        raise DeployError(f"this starts with {kind[:40]!r}, but {NEEDED}")
+    try:
+        key = serialization.load_ssh_public_key(f"{kind} {body}".encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DeployError(
+            f"this public key is damaged ({error}); copy the whole line of the .pub"
+        ) from error
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return PublicKey(_encoded(key).split()[1], comment)
+
+
+def fingerprint_of(pem: bytes) -> str:
+    """Return the fingerprint of a public key that a SuperLink holds as PEM.
+
+    Raises:
+        DeployError: it is no key.
+    """
+    try:
+        key = serialization.load_pem_public_key(pem)
+        line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DeployError(f"the SuperLink holds a key that cannot be read: {error}") from error
+    return PublicKey(line.split()[1]).fingerprint
+
+
+def _encoded(key: ec.EllipticCurvePublicKey) -> str:
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def _load(path: Path) -> ec.EllipticCurvePrivateKey:
+    data = read_file(path)
+    if data is None:
+        raise DeployError(f"there is no key at {path}; make one: fedkeel key {path.name}")
+    try:
+        key = serialization.load_ssh_private_key(data, password=None)
+    except TypeError as error:
+        raise DeployError(
+            f"{path} is locked with a passphrase, which nobody can type on a client that starts by "
+            f"itself; take it off: ssh-keygen -p -N '' -f {path}"
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DeployError(f"{path} is not a private key in OpenSSH's format; {NEEDED}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp384r1":
+        raise DeployError(f"{path} is a key of another type; {NEEDED}")
+    return key

@@ -1,0 +1,1 @@
+"""Checks before work starts: this machine, the server, the data, one training step."""

@@ -1,0 +1,39 @@
+"""Order among processes: one at a time in a folder, and endings that nothing interrupts."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from common.errors import ConfigError
+from common.io.files import exclusive
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no second Ctrl-C or SIGTERM interrupt what must be brought to an end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def only_one(folder: Path) -> AbstractContextManager[object]:
+    """Keep other commands out of a run's folder; the lock dies with its holder.
+
+    Raises:
+        ConfigError: somebody else holds it.
+    """
+    taken = ConfigError(
+        f"another process is running the run in {folder}; wait for it, or give this one another "
+        "--name"
+    )
+    return exclusive(folder / "lock", taken)

@@ -1,0 +1,1 @@
+"""Optional measurements of a round. They never change a result."""

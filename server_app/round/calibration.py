@@ -1,0 +1,291 @@
+"""Prediction sets of a run's final model: two questions to the clients, and `conformal.json`.
+
+The clients' histograms of scores are added up, and thresholds follow from them; the clients then
+count what the sets of these thresholds are worth on their test samples. Undefined numbers are null.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from math import isinf
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from common.config import RunConfig
+from common.conformal.prediction_sets import (
+    SCORES,
+    Tally,
+    edges_of,
+    fewest_examples,
+    rank_of,
+    threshold,
+)
+from common.conformal.replies import CALIBRATE, COVER, CalibrationReply, CoverageReply, ask
+from common.errors import AggregationError
+from common.io.files import replacing
+from common.runs.records import NO_EXAMPLES, RecordError, plain
+from common.shapes import ShapeError, shaped
+from common.types import ClientId, by_client
+
+logger = logging.getLogger("flwr")
+T = TypeVar("T")
+
+CONFORMAL = "conformal.json"
+NO_CALIBRATION = "no calibration samples"
+LEVELS = (
+    0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.15, 0.16, 0.18, 0.2,
+    0.22, 0.24, 0.26, 0.28, 0.3, 0.35, 0.4, 0.45, 0.5,
+)  # fmt: skip
+
+
+class Ask(Protocol):
+    """Asks all clients one question about the final model; see `MethodStrategy.ask`."""
+
+    def __call__(
+        self, action: str, asks: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]
+    ) -> tuple[dict[ClientId, T], dict[ClientId, str]]:
+        """Return what each client said, and why the others did not."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """The sets of one score at one level, over the test samples of all clients.
+
+    Attributes:
+        miscoverage: the level: the share of sets that may miss the true label.
+        rank: k, the place of the threshold among the calibration scores.
+        threshold: None for an infinite one: every set holds all labels.
+        examples: test samples.
+        coverage: share of the sets that hold the true label; None without test samples.
+        mean_size: labels a set; None without test samples.
+        sizes: how many sets have 0, 1, ..., C labels.
+        coverage_by_size: the coverage of those; None where there are none.
+    """
+
+    miscoverage: float
+    rank: int
+    threshold: float | None
+    examples: int
+    coverage: float | None
+    mean_size: float | None
+    sizes: list[int]
+    coverage_by_size: list[float | None]
+
+
+@dataclass(frozen=True)
+class ClientCoverage:
+    """One client's sets at the configured level; the numbers are None without test samples."""
+
+    calibration: int
+    test: int
+    coverage: float | None
+    mean_size: float | None
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """What `conformal.json` holds.
+
+    Attributes:
+        round: the round of the model.
+        settings: the run's `conformal.*`.
+        classes: C.
+        minimum: fewest calibration samples with a finite threshold at the configured level.
+        examples: calibration samples of all clients.
+        calibration: calibration samples by client, of those that have some.
+        uncalibrated: why each other client has none.
+        test: test samples by client, of those that have some.
+        untested: why each other client has none.
+        accuracy: share of the test samples whose likeliest label is the true one.
+        scores: by score, its levels in ascending order.
+        clients: by score, then by client, the sets at the configured level.
+        warnings: what a reader must know.
+        problem: why there are no sets, None if there are.
+    """
+
+    round: int
+    settings: dict[str, Any]
+    classes: int
+    minimum: int
+    examples: int = 0
+    calibration: dict[ClientId, int] = field(default_factory=dict)
+    uncalibrated: dict[ClientId, str] = field(default_factory=dict)
+    test: dict[ClientId, int] = field(default_factory=dict)
+    untested: dict[ClientId, str] = field(default_factory=dict)
+    accuracy: float | None = None
+    scores: dict[str, list[Level]] = field(default_factory=dict)
+    clients: dict[str, dict[ClientId, ClientCoverage]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+    @property
+    def miscoverage(self) -> float:
+        """The configured level."""
+        return float(self.settings["miscoverage"])
+
+    def chosen(self, score: str) -> Level:
+        """Return the sets of a score at the configured level."""
+        return next(one for one in self.scores[score] if one.miscoverage == self.miscoverage)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Conformal":
+        """Rebuild from what was written.
+
+        Raises:
+            ShapeError: a part is missing, or is not what it should be.
+        """
+        read = shaped(cls, value)
+        level = read.settings.get("miscoverage")
+        for score, rows in read.scores.items():
+            if level not in [row.miscoverage for row in rows]:
+                raise ShapeError("settings.miscoverage among the levels", level, ("scores", score))
+        return read
+
+
+def conformal_of(questions: Ask, config: RunConfig, classes: int, number: int) -> Conformal:
+    """Calibrate the model of round `number` and measure its sets; a client that fails is listed.
+
+    Whatever goes wrong is told in `problem`: no reason to lose a model that is trained.
+    """
+    options = config.conformal
+    least = fewest_examples(options.miscoverage)
+    begun = Conformal(number, options.to_table(), classes, least)
+    try:
+        return _conformal_of(questions, config, begun)
+    except Exception as error:
+        said = str(error) or type(error).__name__
+        logger.warning("there are no prediction sets: %s", said)
+        return Conformal(number, options.to_table(), classes, least, problem=said)
+
+
+def _conformal_of(questions: Ask, config: RunConfig, begun: Conformal) -> Conformal:
+    options, classes = config.conformal, begun.classes
+    levels = sorted({*LEVELS, options.miscoverage})
+    told, missing = questions(
+        CALIBRATE, {}, lambda table: CalibrationReply.read(table, options.bins)
+    )
+    calibration = {client: reply.examples for client, reply in told.items() if reply.examples}
+    uncalibrated = _left_out(missing, told, calibration, NO_CALIBRATION)
+    examples = sum(calibration.values())
+    if not examples:
+        why = "; ".join(f"client {client}: {said}" for client, said in list(missing.items())[:3])
+        raise AggregationError(why or "no client has calibration samples")
+    thresholds = {}
+    for score in SCORES:
+        edges = edges_of(score, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
+        pooled = np.sum([reply.counts[score] for reply in told.values()], axis=0)
+        thresholds[score] = [threshold(pooled, edges, level) for level in levels]
+
+    counted, absent = questions(
+        COVER, ask(thresholds), lambda table: CoverageReply.read(table, len(levels), classes)
+    )
+    test = {client: reply.examples for client, reply in counted.items() if reply.examples}
+    total = sum(test.values())
+    at = levels.index(options.miscoverage)
+    nothing, warnings = Tally.none(classes), []
+    if examples < begun.minimum:
+        warnings.append(
+            f"{examples} calibration samples are too few for a miscoverage of "
+            f"{options.miscoverage:g}: at least {begun.minimum} are needed; every set holds all "
+            "labels"
+        )
+    if not total:
+        warnings.append("no client has test samples that could be counted: nothing is measured")
+    for warning in warnings:
+        logger.warning(warning)
+    return Conformal(
+        begun.round,
+        begun.settings,
+        classes,
+        begun.minimum,
+        examples=examples,
+        calibration=calibration,
+        uncalibrated=uncalibrated,
+        test=test,
+        untested=_left_out(absent, counted, test, NO_EXAMPLES),
+        accuracy=sum(reply.correct for reply in counted.values()) / total if total else None,
+        scores={
+            score: [
+                _level(
+                    level,
+                    examples,
+                    q,
+                    sum((reply.tallies[score][k] for reply in counted.values()), nothing),
+                )
+                for k, (level, q) in enumerate(zip(levels, thresholds[score], strict=True))
+            ]
+            for score in SCORES
+        },
+        clients={
+            score: {
+                client: ClientCoverage(
+                    calibration.get(client, 0),
+                    reply.examples,
+                    reply.tallies[score][at].coverage,
+                    reply.tallies[score][at].mean_size,
+                )
+                for client, reply in counted.items()
+            }
+            for score in SCORES
+        },
+        warnings=warnings,
+    )
+
+
+def _left_out(
+    missing: Mapping[ClientId, str],
+    answered: Mapping[ClientId, object],
+    counted: Mapping[ClientId, int],
+    reason: str,
+) -> dict[ClientId, str]:
+    """Return, and log, why clients do not count: those that failed, or have no samples."""
+    for client, why in missing.items():
+        logger.warning("prediction sets: client %s is left out: %s", client, why)
+    others = {**missing, **{client: reason for client in answered if client not in counted}}
+    return {client: others[client] for client in sorted(others, key=by_client)}
+
+
+def _level(miscoverage: float, examples: int, q: float, total: Tally) -> Level:
+    return Level(
+        miscoverage,
+        rank_of(examples, miscoverage),
+        None if isinf(q) else q,
+        total.examples,
+        total.coverage,
+        total.mean_size,
+        total.sizes.tolist(),
+        total.coverage_by_size,
+    )
+
+
+def write_conformal(run_dir: Path, conformal: Conformal) -> None:
+    """Write `conformal.json` in one piece or not at all.
+
+    Raises:
+        RecordError: the file cannot be written.
+    """
+    path = run_dir / CONFORMAL
+    text = json.dumps(plain(asdict(conformal), "conformal"), allow_nan=False, indent=1) + "\n"
+    try:
+        with replacing(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error}") from error
+
+
+def read_conformal(run_dir: Path) -> Conformal | None:
+    """Return a run's prediction sets; None where none were made.
+
+    Raises:
+        RecordError: the file does not hold them.
+    """
+    path = run_dir / CONFORMAL
+    try:
+        return Conformal.from_json(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError, ShapeError) as error:
+        raise RecordError(f"{path} does not hold prediction sets: {error}") from error

@@ -1,0 +1,254 @@
+"""Reading replies: each is judged on its own, so a bad one costs its own client and nobody else."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from common.errors import AggregationError, FedError, WireError
+from common.geometry import differences
+from common.layout import Layout
+from common.methods import Method
+from common.runs.records import ClientScore, Evaluation
+from common.types import LOSS, ClientId, ClientUpdate, Vector
+from common.wire import (
+    CORRECT,
+    LOSS_SUM,
+    MOST_EXAMPLES,
+    PERSONAL,
+    PERSONAL_ROUND,
+    SECONDS,
+    START_SECONDS,
+    WEIGHTS,
+    Codec,
+    TrainReply,
+    payload_bytes,
+    plain_metrics,
+    read_metrics,
+    read_train_reply,
+    records_of,
+    refuse_non_finite,
+)
+from server_app.options import Options
+from server_app.round.error_reasons import reason_of
+from server_app.state import ServerState
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+ACCURACY = ("accuracy", "eval_acc")  # what ordinary clients report instead of a count
+NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
+
+
+def reply_of(
+    message: Message,
+    client: ClientId,
+    state: ServerState[Any],
+    *,
+    method: Method[Any],
+    codec: Codec,
+    options: Options,
+    server_round: int,
+) -> TrainReply:
+    """Read what a client says of its training; its weights are not looked through yet.
+
+    Raises:
+        AggregationError, WireError: why the reply cannot be used, in one sentence.
+    """
+    if message.has_error():
+        raise AggregationError(reason_of(message.error))
+    reply = read_train_reply(
+        message.content,
+        codec,
+        server_round,
+        arrays_key=options.arrayrecord_key,
+        weight_key=options.weighted_by_key,
+    )
+    if reply.client not in ("", client):
+        raise AggregationError(f'the reply says it is from client "{reply.client}"')
+    expected = method.expects(state.method)
+    sizes = {name: len(vector) for name, vector in reply.extras.items()}
+    if sizes != expected:
+        raise AggregationError(
+            f"{method.name} needs the vectors {dict(expected)} in the reply's config, "
+            f"got {sizes}; only FedKeel's ClientApp sends them"
+        )
+    for metric in method.needs:
+        if not 0 <= reply.metrics.get(metric, -1) < inf:
+            raise AggregationError(
+                f'{method.name} needs "{metric}", a number of at least 0, in the reply\'s metrics, '
+                f"got {reply.metrics.get(metric, 'none that is finite')}"
+            )
+    return reply
+
+
+def update_of(client: ClientId, reply: TrainReply, delta: Vector) -> ClientUpdate:
+    """Return the client's reply in the server's terms, `delta` [d] being what it trained."""
+    return ClientUpdate(
+        client=client,
+        examples=reply.examples,
+        steps=reply.steps,
+        lr_sum=reply.lr_sum,
+        delta=delta,
+        buffers=reply.buffers,
+        extras=reply.extras,
+        metrics=reply.metrics,
+    )
+
+
+@dataclass
+class Judged:
+    """What came of a round's replies: those that can be used, and why the others cannot."""
+
+    updates: list[ClientUpdate] = field(default_factory=list)
+    contents: list[RecordDict] = field(default_factory=list)
+    dropped: dict[ClientId, str] = field(default_factory=dict)
+    bytes_up: dict[ClientId, int] = field(default_factory=dict)
+
+    @property
+    def train_loss(self) -> float | None:
+        """Mean training loss, weighted by examples; None if no client tells its own."""
+        told = [(u.metrics[LOSS], u.examples) for u in self.updates if LOSS in u.metrics]
+        total = sum(examples for _, examples in told)
+        return sum(loss * examples for loss, examples in told) / total if total else None
+
+    @property
+    def worked(self) -> dict[ClientId, dict[str, float]]:
+        """The seconds that clients counted themselves."""
+        parts = {"start": START_SECONDS, "work": SECONDS}
+        return {
+            u.client: {part: u.metrics[key] for part, key in parts.items() if key in u.metrics}
+            for u in self.updates
+            if SECONDS in u.metrics
+        }
+
+
+def judge(
+    replies: Mapping[ClientId, Message],
+    read: Callable[[Message, ClientId], TrainReply],
+    weights: Vector,
+    layout: Layout,
+) -> Judged:
+    """Look at every reply on its own; a bad one costs its own client and nobody else.
+
+    Args:
+        replies: by client, in the clients' order.
+        read: `reply_of`, told about the round.
+        weights: the model that the clients received [d].
+        layout: of the model.
+    """
+    judged = Judged()
+    readable: dict[ClientId, TrainReply] = {}
+    for client, message in replies.items():
+        judged.bytes_up[client] = payload_bytes(message.content) if message.has_content() else 0
+        try:
+            readable[client] = read(message, client)
+        except FedError as error:
+            judged.dropped[client] = str(error)
+    deltas, finite = differences(weights, [reply.weights for reply in readable.values()])
+    for (client, reply), delta, is_finite in zip(readable.items(), deltas, finite, strict=True):
+        try:
+            if not is_finite:
+                refuse_non_finite(WEIGHTS, reply.weights, layout)
+                raise AggregationError("its weights are too far from the model for float32 numbers")
+        except FedError as error:
+            judged.dropped[client] = str(error)
+            continue
+        judged.updates.append(update_of(client, reply, delta))
+        judged.contents.append(replies[client].content)
+    return judged
+
+
+def examples_of(reply: Message, weight_key: str) -> int:
+    """Read on how many examples a client evaluated."""
+    if reply.has_error():
+        raise AggregationError(reason_of(reply.error))
+    examples = read_metrics(reply.content).get(weight_key)
+    if examples is None or not 0 <= examples <= MOST_EXAMPLES or examples != int(examples):
+        raise AggregationError(
+            f'expected "{weight_key}", a whole number from 0 to {MOST_EXAMPLES}, got {examples!r}'
+        )
+    return int(examples)
+
+
+def config_of(reply: Message) -> ConfigRecord:
+    """Return the ConfigRecord that a client answers with.
+
+    Raises:
+        AggregationError, WireError: the reply is an error, or has none.
+    """
+    if reply.has_error():
+        raise AggregationError(reason_of(reply.error))
+    config = next(iter(records_of(reply.content, ConfigRecord).values()), None)
+    if config is None:
+        raise WireError("no ConfigRecord in the reply")
+    return config
+
+
+def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
+    """Read one client's counts; ordinary clients' accuracy is turned into one, if they tell it."""
+    correct = metrics.get(CORRECT)
+    shares = [metrics[key] for key in ACCURACY if isfinite(metrics.get(key, float("nan")))]
+    if correct is None and shares:
+        correct = round(shares[0] * examples)
+    if correct is None and examples:
+        return None
+    correct = correct or 0
+    if not 0 <= correct <= examples or correct != int(correct):
+        raise AggregationError(f"{correct} correct answers of {examples} are impossible")
+    loss_sum = metrics.get(LOSS_SUM)
+    return ClientScore(examples, int(correct), None if loss_sum is None else float(loss_sum))
+
+
+def personal_of(
+    told: Mapping[ClientId, Mapping[str, float]],
+    examples: Mapping[ClientId, int],
+    absent: Mapping[ClientId, str],
+) -> Evaluation | None:
+    """Summarise the counts of the clients' own models, None if nobody has one.
+
+    Args:
+        told: the metrics of each client that answered.
+        examples: its test examples.
+        absent: why each other client has no result.
+    """
+    own = {
+        client: {key.removeprefix(PERSONAL): value for key, value in metrics.items()}
+        for client, metrics in told.items()
+        if PERSONAL + CORRECT in metrics
+    }
+    if not own:
+        return None
+    scores, missing = {}, dict(absent)
+    for client in told:
+        try:
+            score = score_of(own.get(client, {}), examples[client])
+        except AggregationError as error:
+            missing[client] = str(error)
+            continue
+        if score is None:
+            missing[client] = NO_COUNT
+        else:
+            scores[client] = score
+    new = [client for client in own if told[client].get(PERSONAL_ROUND) == 0]
+    return replace(Evaluation.of(scores, missing), untrained=new)
+
+
+def mean_metrics(
+    contents: list[RecordDict],
+    weights: list[int],
+    weight_key: str,
+    aggregate: MetricsFn | None,
+) -> MetricRecord | None:
+    """Average the metrics that clients report, each over the clients that have it."""
+    if not contents:
+        return None
+    if aggregate is not None:
+        return aggregate(contents, weight_key)
+    sums: dict[str, tuple[float, int]] = {}
+    for content, weight in zip(contents, weights, strict=True):
+        for key, value in read_metrics(content).items():
+            if key != weight_key and isfinite(value):
+                total, count = sums.get(key, (0.0, 0))
+                sums[key] = total + value * weight, count + weight
+    return plain_metrics({key: total / count for key, (total, count) in sums.items()})

@@ -1,0 +1,85 @@
+"""What the steps of a training see does not depend on how it is brought to the device."""
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import pytest
+import torch
+
+from client_app import batches as batches_module
+from client_app.batches import Feed, batches
+from common.data.batches import Draws, augment
+from common.rng import stream
+from tests.builders import pictures
+
+DATA = pictures(60)
+FEED = Feed(
+    data=DATA, indices=np.arange(5, 38), spans=batches(33, 8, drop_last=False, no_single=False),
+    device=torch.device("cpu"), augment=False, seed=1, path=(2, "0"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("size", "no_single"), [(1, False), (2, False), (7, False), (32, False), (2, True), (7, True)]
+)
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 33, 64, 65])
+def test_an_epoch_is_every_sample_once_in_batches(
+    count: int, size: int, drop_last: bool, no_single: bool
+) -> None:
+    spans = batches(count, size, drop_last=drop_last, no_single=no_single)
+    parts = [np.arange(count)[span] for span in spans]
+    kept = count // size * size if drop_last else count
+    assert np.concatenate([*parts, np.zeros(0, np.int64)]).tolist() == list(range(kept))
+    assert all(len(part) == size for part in parts[:-1])
+    if no_single and count > 1:
+        assert min((len(part) for part in parts), default=2) >= 2
+    elif drop_last:
+        assert len(parts) == count // size
+    else:
+        assert len(parts) == ceil(count / size)
+
+
+def test_an_epoch_shows_each_sample_once_with_its_label_in_another_order_than_the_last() -> None:
+    orders = []
+    for number in (0, 1):
+        pixels, labels = map(torch.cat, zip(*FEED.epoch(number), strict=True))
+        rows = {row.tobytes(): k for k, row in enumerate(DATA.images)}
+        order = [rows[row.numpy().tobytes()] for row in pixels]
+        assert sorted(order) == list(range(5, 38))
+        assert labels.tolist() == DATA.labels[order].tolist()
+        orders.append(order)
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("piece", [1, 16 * 16, 16 * 24])
+def test_the_pieces_in_which_an_epoch_comes_change_nothing(
+    augmented: bool, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do draws depend on them: a step's augmentation has the step's address."""
+    shown = replace(FEED, augment=augmented)
+    whole = list(shown.epoch(1))
+    monkeypatch.setattr(batches_module, "PIECE", piece)
+    pieces = list(shown._pieces())
+    assert len(pieces) == {1: 5, 16 * 16: 3, 16 * 24: 2}[piece]
+    cut = list(shown.epoch(1))
+    assert len(whole) == len(cut) == 5
+    for one, other in zip(whole, cut, strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+def test_a_steps_augmentation_is_drawn_from_its_number_in_the_training() -> None:
+    plain, shown = list(FEED.epoch(1)), list(replace(FEED, augment=True).epoch(1))
+    draws = Draws.of(8, stream(1, "augment", 2, "0", 5 + 2))  # five steps an epoch
+    assert torch.equal(shown[2][0], augment(plain[2][0], draws, flip=DATA.flip))
+
+
+@pytest.mark.parametrize(("epochs", "seen"), [(1, 24), (2, 30), (20, 33)])
+def test_examples_are_those_that_some_epoch_reached(epochs: int, seen: int) -> None:
+    short = replace(FEED, spans=batches(33, 12, drop_last=True, no_single=False))
+    rows = {row.numpy().tobytes() for k in range(epochs) for x, _ in short.epoch(k) for row in x}
+    assert short.examples(epochs) == len(rows) == seen
+    assert FEED.examples(epochs) == 33
+    assert replace(FEED, spans=[]).examples(epochs) == 0
