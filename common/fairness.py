@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 
 from common.errors import DataError
+from common.io.typed_json import FiniteFloat, Int64
 from common.types import ClientId
 
 
@@ -26,14 +27,14 @@ class Fairness:
         maximum: accuracy of the best-served client.
     """
 
-    clients: int
-    mean: float
-    mean_weighted: float
-    worst10: float
-    spread: float
-    jain: float
-    minimum: float
-    maximum: float
+    clients: Int64
+    mean: FiniteFloat
+    mean_weighted: FiniteFloat
+    worst10: FiniteFloat
+    spread: FiniteFloat
+    jain: FiniteFloat
+    minimum: FiniteFloat
+    maximum: FiniteFloat
 
 
 def accuracies(counts: Mapping[ClientId, tuple[int, int]]) -> dict[ClientId, float]:

@@ -38,7 +38,7 @@ FLOWER = {
 CIFAR = "common/data/cifar.py"  # its pickles come from outside; it has an unpickler of its own
 TORCH_IN_COMMON = ("common/models/", "common/data/batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
-    {"errors", "io", "malloc", "types", "rng", "parallel", "shapes"},
+    {"errors", "io", "malloc", "types", "rng", "parallel"},
     {"layout", "client_vectors", "fairness", "statistics", "settings", "geometry", "conformal"},
     {"methods", "models", "data", "diagnostics", "runs"},
     {"config"},

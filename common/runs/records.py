@@ -18,8 +18,8 @@ import numpy as np
 
 from common.errors import FedError
 from common.io.files import replacing
+from common.io.typed_json import FiniteFloat, Int64, JsonTypeError, from_json
 from common.fairness import Fairness, fairness, without_examples
-from common.shapes import ShapeError, shaped
 from common.types import ClientId
 
 CONFIG_FILE = "config.toml"
@@ -38,9 +38,9 @@ class RecordError(FedError):
 class ClientScore:
     """One client's evaluation: test examples > 0, how many were right, summed loss in nats."""
 
-    examples: int
-    correct: int
-    loss_sum: float | None
+    examples: Int64
+    correct: Int64
+    loss_sum: FiniteFloat | None
 
     @property
     def accuracy(self) -> float:
@@ -101,21 +101,21 @@ class Evaluation:
         """Rebuild from what `plain` made of it.
 
         Raises:
-            ShapeError: a part is missing, or is not what it should be.
+            JsonTypeError: a part is missing, or is not what it should be.
         """
-        return shaped(cls, value).checked()
+        return from_json(cls, value).checked()
 
     def checked(self, *place: str) -> "Evaluation":
         """Return itself; `place` is where it stands in what was read.
 
         Raises:
-            ShapeError: a client has other counts than 0 <= correct <= examples, examples >= 1.
+            JsonTypeError: a client has other counts than 0 <= correct <= examples, examples >= 1.
         """
         for client, score in self.clients.items():
             if not 0 <= score.correct <= score.examples or not score.examples:
                 came = f"{score.correct} of {score.examples}"
-                wanted = "0 <= correct <= examples, and at least one"
-                raise ShapeError(wanted, came, (*place, "clients", client))
+                problem = f"expected 0 <= correct <= examples, and at least one, got '{came}'"
+                raise JsonTypeError(problem, (*place, "clients", client))
         if self.personal:
             self.personal.checked(*place, "personal")
         return self
@@ -147,20 +147,20 @@ class RoundRecord:
         evaluation: None for a round that was not evaluated.
     """
 
-    round: int
-    lr: float
+    round: Int64
+    lr: FiniteFloat
     cohort: list[ClientId]
     replied: list[ClientId]
     dropped: dict[ClientId, str] = field(default_factory=dict)
     void: str | None = None
-    train_loss: float | None = None
+    train_loss: FiniteFloat | None = None
     again: list[ClientId] = field(default_factory=list)
     late: dict[ClientId, str] = field(default_factory=dict)
-    arrived: dict[ClientId, float] = field(default_factory=dict)
-    worked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
-    bytes_down: dict[ClientId, int] = field(default_factory=dict)
-    bytes_up: dict[ClientId, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    arrived: dict[ClientId, FiniteFloat] = field(default_factory=dict)
+    worked: dict[ClientId, dict[str, FiniteFloat]] = field(default_factory=dict)
+    bytes_down: dict[ClientId, Int64] = field(default_factory=dict)
+    bytes_up: dict[ClientId, Int64] = field(default_factory=dict)
+    seconds: dict[str, FiniteFloat] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
@@ -170,9 +170,9 @@ class RoundRecord:
         """Rebuild from one parsed line; fields that an older version did not write are empty.
 
         Raises:
-            ShapeError: a part is missing, or is not what it should be.
+            JsonTypeError: a part is missing, or is not what it should be.
         """
-        record = shaped(cls, value)
+        record = from_json(cls, value)
         if record.evaluation:
             record.evaluation.checked("evaluation")
         return record
@@ -192,8 +192,8 @@ class Outcome:
 
     status: Status
     message: str
-    rounds: int
-    seconds: float
+    rounds: Int64
+    seconds: FiniteFloat
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):
@@ -282,7 +282,7 @@ def parse_line(line: bytes, path: Path, number: int) -> RoundRecord:
     """
     try:
         return RoundRecord.from_json(json.loads(line, parse_constant=_no_constant))
-    except (ValueError, RecursionError, ShapeError) as error:
+    except (ValueError, RecursionError, JsonTypeError) as error:
         raise RecordError(
             f"{path}, line {number}: expected the JSON record of a round, got {line[:60]!r} "
             f"({error}); move the file away or cut it before this line"
@@ -325,10 +325,10 @@ def read_outcome(run_dir: Path) -> Outcome | None:
     """
     path = run_dir / OUTCOME
     try:
-        return shaped(Outcome, json.loads(path.read_bytes()))
+        return from_json(Outcome, json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError, ShapeError) as error:
+    except (OSError, ValueError, RecursionError, JsonTypeError) as error:
         raise RecordError(f"{path} does not say how a run ended: {error}") from error
 
 

@@ -26,8 +26,8 @@ from common.conformal.prediction_sets import (
 from common.conformal.replies import CALIBRATE, COVER, CalibrationReply, CoverageReply, ask
 from common.errors import AggregationError
 from common.io.files import replacing
+from common.io.typed_json import FiniteFloat, Int64, JsonTypeError, from_json
 from common.runs.records import NO_EXAMPLES, RecordError, plain
-from common.shapes import ShapeError, shaped
 from common.types import ClientId, by_client
 
 logger = logging.getLogger("flwr")
@@ -65,24 +65,24 @@ class Level:
         coverage_by_size: the coverage of those; None where there are none.
     """
 
-    miscoverage: float
-    rank: int
-    threshold: float | None
-    examples: int
-    coverage: float | None
-    mean_size: float | None
-    sizes: list[int]
-    coverage_by_size: list[float | None]
+    miscoverage: FiniteFloat
+    rank: Int64
+    threshold: FiniteFloat | None
+    examples: Int64
+    coverage: FiniteFloat | None
+    mean_size: FiniteFloat | None
+    sizes: list[Int64]
+    coverage_by_size: list[FiniteFloat | None]
 
 
 @dataclass(frozen=True)
 class ClientCoverage:
     """One client's sets at the configured level; the numbers are None without test samples."""
 
-    calibration: int
-    test: int
-    coverage: float | None
-    mean_size: float | None
+    calibration: Int64
+    test: Int64
+    coverage: FiniteFloat | None
+    mean_size: FiniteFloat | None
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,16 @@ class Conformal:
         problem: why there are no sets, None if there are.
     """
 
-    round: int
+    round: Int64
     settings: dict[str, Any]
-    classes: int
-    minimum: int
-    examples: int = 0
-    calibration: dict[ClientId, int] = field(default_factory=dict)
+    classes: Int64
+    minimum: Int64
+    examples: Int64 = 0
+    calibration: dict[ClientId, Int64] = field(default_factory=dict)
     uncalibrated: dict[ClientId, str] = field(default_factory=dict)
-    test: dict[ClientId, int] = field(default_factory=dict)
+    test: dict[ClientId, Int64] = field(default_factory=dict)
     untested: dict[ClientId, str] = field(default_factory=dict)
-    accuracy: float | None = None
+    accuracy: FiniteFloat | None = None
     scores: dict[str, list[Level]] = field(default_factory=dict)
     clients: dict[str, dict[ClientId, ClientCoverage]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -135,13 +135,14 @@ class Conformal:
         """Rebuild from what was written.
 
         Raises:
-            ShapeError: a part is missing, or is not what it should be.
+            JsonTypeError: a part is missing, or is not what it should be.
         """
-        read = shaped(cls, value)
+        read = from_json(cls, value)
         level = read.settings.get("miscoverage")
         for score, rows in read.scores.items():
             if level not in [row.miscoverage for row in rows]:
-                raise ShapeError("settings.miscoverage among the levels", level, ("scores", score))
+                problem = f"expected settings.miscoverage among the levels, got {level}"
+                raise JsonTypeError(problem, ("scores", score))
         return read
 
 
@@ -287,5 +288,5 @@ def read_conformal(run_dir: Path) -> Conformal | None:
         return Conformal.from_json(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError, ShapeError) as error:
+    except (OSError, ValueError, RecursionError, JsonTypeError) as error:
         raise RecordError(f"{path} does not hold prediction sets: {error}") from error

@@ -14,7 +14,7 @@ from common.config import RunConfig
 from common.errors import DataError
 from common.federated_data import dataset_of, splits_of
 from common.io.files import replacing
-from common.shapes import ShapeError, shaped
+from common.io.typed_json import Int64, JsonTypeError, from_json
 from common.types import ClientId
 
 logger = logging.getLogger("flwr")
@@ -31,7 +31,7 @@ class Partition:
     """
 
     classes: list[str]
-    clients: dict[ClientId, list[int]]
+    clients: dict[ClientId, list[Int64]]
 
 
 def partition_of(config: RunConfig) -> Partition:
@@ -70,8 +70,8 @@ def partition_noted(run_dir: Path, config: RunConfig) -> Iterator[None]:
 def read_partition(run_dir: Path) -> Partition | None:
     """Return what a run noted, None if it did not, or not so that it can be read."""
     try:
-        read = shaped(Partition, json.loads((run_dir / PARTITION).read_bytes()))
-    except (OSError, ValueError, RecursionError, ShapeError):
+        read = from_json(Partition, json.loads((run_dir / PARTITION).read_bytes()))
+    except (OSError, ValueError, RecursionError, JsonTypeError):
         return None
     rows = read.clients.values()
     fits = {len(counts) for counts in rows} <= {len(read.classes)}
