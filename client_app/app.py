@@ -110,7 +110,7 @@ def train_here(message: Message, local: Local) -> RecordDict:
         local.data,
         local.split.train,
         config.train,
-        method.rule(order.brief, flat.layout),
+        method.local_rule(order.server_payload, flat.layout),
         lr=order.lr,
         seed=config.seed,
         path=(order.round, local.client),
@@ -119,9 +119,11 @@ def train_here(message: Message, local: Local) -> RecordDict:
     if first is not None and done.steps:
         last = full_gradient(flat, local.data, local.split.train)
         told |= gradient_metrics(first, last, received, reached, done)
-    extras: Mapping[str, Vector] = {}
+    client_payload: Mapping[str, Vector] = {}
     if done.steps:
-        extras = method.reply(order.brief, flat.layout, received, reached, done.lr_sum)
+        client_payload = method.client_payload(
+            order.server_payload, flat.layout, received, reached, done.lr_sum
+        )
     reply = TrainReply(
         client=local.client,
         round=order.round,
@@ -130,10 +132,10 @@ def train_here(message: Message, local: Local) -> RecordDict:
         examples=done.examples,
         steps=done.steps,
         lr_sum=done.lr_sum,
-        extras=extras,
+        client_payload=client_payload,
         metrics={LOSS: done.loss, **told},
     ).record(FlatCodec(flat.layout))
-    pull = method.personal_pull()
+    pull = method.personal_proximal_weight()
     if pull is not None and done.steps:  # writes over the model, which is packed by now
         train_personal(local, Keepsake.of(local), pull, order, received, buffers)
     records_of(reply, MetricRecord)[METRICS][SECONDS] = time.perf_counter() - begin
@@ -147,7 +149,7 @@ def evaluate_here(message: Message, local: Local) -> RecordDict:
     order, _, _ = open_order(message, local)
     counts = evaluate(local.flat, local.data, local.split.test)
     metrics = {EXAMPLES: counts.examples, CORRECT: counts.correct, LOSS_SUM: counts.loss_sum}
-    if local.config.chosen.personal_pull() is not None:
+    if local.config.chosen.personal_proximal_weight() is not None:
         own, since = evaluate_personal(local, Keepsake.of(local), order.round)
         metrics |= {
             PERSONAL + CORRECT: own.correct,

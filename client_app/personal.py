@@ -42,7 +42,7 @@ def train_personal(
     flat, config = local.flat, local.config
     own = keepsake.newest(order.round - 1) or Kept(0, received, buffers)
     flat.load(own.weights, own.buffers)
-    rule = LocalRule(pull=pull, anchor=received)
+    rule = LocalRule(proximal_weight=pull, anchor=received)
     try:
         train(
             flat, local.data, local.split.train, config.train, rule,

@@ -150,7 +150,7 @@ class _Optimiser:
         self.weight_decay = plan.weight_decay
         self.momentum = plan.momentum if rule.momentum is None else rule.momentum
         self.anchor = None
-        if rule.pull:
+        if rule.proximal_weight:
             anchor = self._on_device(rule.anchor)
             self.anchor = flat.weights.clone() if anchor is None else anchor
         self.shift = self._on_device(rule.shift)
@@ -172,7 +172,7 @@ class _Optimiser:
         if self.weight_decay:
             gradient.add_(weights, alpha=self.weight_decay)
         if self.anchor is not None:
-            gradient.add_(weights - self.anchor, alpha=self.rule.pull)
+            gradient.add_(weights - self.anchor, alpha=self.rule.proximal_weight)
         if self.shift is not None:
             for span, part in self.rule.block.pieces(self.shift):
                 gradient[span].add_(part)

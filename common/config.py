@@ -302,7 +302,7 @@ def parse(flat: Flat) -> RunConfig:
     }
     config = replace(top, methods=methods, **groups)
     train = config.train
-    problems += config.chosen.objections(
+    problems += config.chosen.config_problems(
         lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay
     )
     if train.cuda_graph and train.device == "cpu":

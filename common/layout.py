@@ -97,7 +97,7 @@ class Layout:
             flat[span] = named[name].reshape(-1)
         return flat
 
-    def named(self, flat: Vector) -> dict[str, NDArray[Any]]:
+    def unflatten(self, flat: Vector) -> dict[str, NDArray[Any]]:
         """Return views of the flat vector [d], by name and in shape."""
         return {t.name: flat[self.spans[t.name]].reshape(t.shape) for t in self.tensors}
 

@@ -39,7 +39,7 @@ class ClientUpdate:
         lr_sum: sum of the learning rates of those steps; K * lr when the rate is constant.
         delta: model sent minus model returned [d]; subtracting it moves toward the client.
         buffers: the client's buffers after training.
-        extras: the method's own vectors that came back in the message's config.
+        client_payload: the method's own vectors that came back in the message's config.
         metrics: plain numbers the client reported (loss, seconds, ...).
     """
 
@@ -49,7 +49,7 @@ class ClientUpdate:
     lr_sum: float
     delta: Vector
     buffers: Buffers = field(default_factory=dict)
-    extras: Mapping[str, Vector] = field(default_factory=dict)
+    client_payload: Mapping[str, Vector] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -85,11 +85,11 @@ class Cohort:
         """1/m for each client [m], float64."""
         return np.full(len(self.updates), 1.0) / len(self.updates)
 
-    def told(self, metric: str) -> Vector:
+    def metric(self, name: str) -> Vector:
         """What each client reported under that name [m], float64."""
-        return np.array([update.metrics[metric] for update in self.updates], dtype=np.float64)
+        return np.array([update.metrics[name] for update in self.updates], dtype=np.float64)
 
-    def named(self, values: Vector) -> dict[ClientId, float]:
+    def by_client(self, values: Vector) -> dict[ClientId, float]:
         """Return one number for each client [m] under its name."""
         clients = (update.client for update in self.updates)
         return dict(zip(clients, values.tolist(), strict=True))

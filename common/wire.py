@@ -220,7 +220,7 @@ class NamedCodec:
 
     def pack(self, weights: Vector, buffers: Buffers) -> ArrayRecord:
         """Return the named arrays in the order in which they first came."""
-        named = {**self.layout.named(weights), **buffers}
+        named = {**self.layout.unflatten(weights), **buffers}
         return ArrayRecord({name: Array(named[name]) for name in self.order})
 
     def unpack(self, record: ArrayRecord) -> tuple[Vector, Buffers]:
@@ -328,15 +328,15 @@ def patience_of(content: RecordDict) -> float | None:
 class Order:
     """What the server asks of one client: train, or evaluate, these weights.
 
-    `brief` holds the method's own vectors; `layout` is the digest of the model's layout; `client`
-    is the id of whom it is for, which real nodes do not know themselves; `patience` for how many
-    seconds the server waits.
+    `server_payload` holds the method's own vectors; `layout` is the digest of the model's layout;
+    `client` is the id of whom it is for, which real nodes do not know themselves; `patience` for
+    how many seconds the server waits.
     """
 
     round: int
     lr: float
     layout: str
-    brief: Mapping[str, Vector] = field(default_factory=dict)
+    server_payload: Mapping[str, Vector] = field(default_factory=dict)
     client: ClientId = ""
     patience: float = 0.0
 
@@ -347,7 +347,7 @@ class Order:
             config[CLIENT] = self.client
         if self.patience:
             config[PATIENCE] = self.patience
-        put_vectors(config, self.brief)
+        put_vectors(config, self.server_payload)
         return config
 
     @classmethod
@@ -383,13 +383,13 @@ class TrainReply:
     examples: int
     steps: int
     lr_sum: float
-    extras: Mapping[str, Vector] = field(default_factory=dict)
+    client_payload: Mapping[str, Vector] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def record(self, codec: Codec) -> RecordDict:
         """Return one ArrayRecord, one MetricRecord and one ConfigRecord, as Flower's mods need."""
         config = ConfigRecord({CLIENT: self.client, ROUND: self.round, LAYOUT: codec.layout.digest})
-        put_vectors(config, self.extras)
+        put_vectors(config, self.client_payload)
         return RecordDict(
             {
                 ARRAYS: codec.pack(self.weights, self.buffers),
@@ -499,8 +499,8 @@ def read_train_reply(
         if key in config and config[key] != expected:
             raise WireError(f"the reply is for {key} {config[key]!r}, not {expected!r}")
     weights, buffers = codec.unpack(record)
-    extras = get_vectors(config)
-    for name, values in {**buffers, **extras}.items():
+    client_payload = get_vectors(config)
+    for name, values in {**buffers, **client_payload}.items():
         refuse_non_finite(name, values, codec.layout)
     return TrainReply(
         client=str(config.get(CLIENT, "")),
@@ -510,7 +510,7 @@ def read_train_reply(
         examples=int(weight),
         steps=int(steps),
         lr_sum=float(lr_sum),
-        extras=extras,
+        client_payload=client_payload,
         metrics={key: value for key, value in metrics.items() if isfinite(value)},
     )
 

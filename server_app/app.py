@@ -153,7 +153,7 @@ def strategy_of(
     )
     logger.info("beside its program, %s needs at most %s on the server", method.name, needs)
     if config.server.on_disk:  # what a round replaces stays until it is done
-        make_room_for(method.kept(model.layout, config.clients, asked) + asked)
+        make_room_for(method.stored_clients(model.layout, config.clients, asked) + asked)
     tell_memory(folder.path, str(needs))
     return STRATEGIES[config.method](
         **{item.name: getattr(method, item.name) for item in fields(method)},

@@ -44,14 +44,14 @@ class Footprint:
         """
         buffers = sum(tensor.size for tensor in layout.buffers)
         model = FLOAT * (layout.size + 2 * buffers)  # buffers travel in double precision
-        extras = FLOAT * sum(method.expects(method.init(layout)).values())
-        remembered = 0 if on_disk else FLOAT * method.memory(layout, clients, asked)
+        client_payload = FLOAT * sum(method.expected_payload(method.init(layout)).values())
+        remembered = 0 if on_disk else FLOAT * method.state_floats(layout, clients, asked)
         return cls(
             remembered=remembered,
-            replies=asked * (model + 3 * extras),
+            replies=asked * (model + 3 * client_payload),
             updates=asked * model,
             models=MODELS * model,
-            working=FLOAT * method.working(layout, clients, asked),
+            working=FLOAT * method.working_floats(layout, clients, asked),
         )
 
     @property

@@ -66,7 +66,7 @@ def next_state(
 
 def evaluated_weights(state: ServerState[S], method: Method[S], server_lr: float) -> Vector:
     """Return the model that is evaluated and kept [d]: for most methods, the very one in state."""
-    offset = method.evaluated(state.method)
+    offset = method.evaluation_offset(state.method)
     if offset is None:
         return state.weights
     dtype = state.weights.dtype

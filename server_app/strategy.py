@@ -157,8 +157,8 @@ class MethodStrategy(Strategy):
         lr = self.local_lr(server_round) if self.local_lr else _told_rate(config)
         digest, messages, sizes = self._codec.layout.digest, [], {}
         for client in clients:
-            brief = self.method.brief(state.method, client)
-            order = Order(server_round, lr, digest, brief, client, self._timeout)
+            server_payload = self.method.server_payload(state.method, client)
+            order = Order(server_round, lr, digest, server_payload, client, self._timeout)
             content = self._content(arrays, config, order)
             sizes[client] = payload_bytes(content)
             messages.append(Message(content, roster.nodes[client], MessageType.TRAIN))

@@ -160,7 +160,7 @@ def bowls(clients: int, size: int, seed: int = 0) -> dict[str, Quadratic]:
 
 def local_steps(
     method: Method[Any],
-    brief: Mapping[str, Vector],
+    server_payload: Mapping[str, Vector],
     layout: Layout,
     start: Vector,
     gradient: Callable[[Vector], Vector],
@@ -169,18 +169,18 @@ def local_steps(
     steps: int = 2,
 ) -> tuple[Vector, Mapping[str, Vector]]:
     """A client's half of a round in plain numpy: its weights and what it sends beside them."""
-    rule = method.rule(brief, layout)
+    rule = method.local_rule(server_payload, layout)
     w, velocity = start.copy(), np.zeros_like(start)
     anchor = start if rule.anchor is None else rule.anchor
     for _ in range(steps):
-        g = gradient(w) + start.dtype.type(rule.pull) * (w - anchor)
+        g = gradient(w) + start.dtype.type(rule.proximal_weight) * (w - anchor)
         for span, part in rule.block.pieces(rule.shift) if rule.shift is not None else ():
             g[span] += part
         for span in rule.block.outside(layout.size).spans if rule.momentum else ():
             velocity[span] = rule.momentum * velocity[span] + g[span]
             g[span] = velocity[span]
         w = w - start.dtype.type(lr) * g
-    return w, method.reply(brief, layout, start, w, lr * steps)
+    return w, method.client_payload(server_payload, layout, start, w, lr * steps)
 
 
 def play(
@@ -200,13 +200,13 @@ def play(
     for cohort in cohorts:
         updates = []
         for client in cohort:
-            brief = {
+            server_payload = {
                 name: vector.astype(state.weights.dtype)  # the wire's, in a real round
-                for name, vector in method.brief(state.method, client).items()
+                for name, vector in method.server_payload(state.method, client).items()
             }
             gradient = problems[client].gradient
-            weights, extras = local_steps(
-                method, brief, layout, state.weights, gradient, lr=lr, steps=steps
+            weights, client_payload = local_steps(
+                method, server_payload, layout, state.weights, gradient, lr=lr, steps=steps
             )
             delta = state.weights - weights
             metrics = told(client, problems[client], state.weights)
@@ -217,7 +217,7 @@ def play(
                     steps,
                     lr * steps,
                     delta,
-                    extras=extras,
+                    client_payload=client_payload,
                     metrics=metrics,
                 )
             )
@@ -321,8 +321,8 @@ class Federation:
         received, buffers = self.codec.unpack(order.content[ARRAYS])
         client = str(order.metadata.dst_node_id - FIRST_NODE)
         gradient = self.problems[client].gradient
-        weights, extras = local_steps(
-            self.method, read.brief, self.layout, received, gradient, lr=read.lr
+        weights, client_payload = local_steps(
+            self.method, read.server_payload, self.layout, received, gradient, lr=read.lr
         )
         return TrainReply(
             client=client,
@@ -332,7 +332,7 @@ class Federation:
             examples=10 * (int(client) + 1),
             steps=2,
             lr_sum=2 * read.lr,
-            extras=extras,
+            client_payload=client_payload,
             metrics=told(client, self.problems[client], received),
         )
 

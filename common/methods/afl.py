@@ -81,7 +81,7 @@ class AFL(Method[Mixture]):
         """Return 1/N for every client."""
         return Mixture()
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d for the mean iterate, where it is asked for; the lambdas are no vectors."""
         return layout.size if self.average else 0
 
@@ -94,11 +94,11 @@ class AFL(Method[Mixture]):
         shares = held / total if total > 0 else cohort.equal_shares
         direction = cohort.mean(shares)
 
-        losses = np.minimum(cohort.told(LOSS_BEFORE), HUGE / max(self.eta_lambda, 1.0))
-        rises = cohort.named(self.eta_lambda * losses)
+        losses = np.minimum(cohort.metric(LOSS_BEFORE), HUGE / max(self.eta_lambda, 1.0))
+        rises = cohort.by_client(self.eta_lambda * losses)
         after = mixture.raised(rises, cohort.clients)
         report = {
-            "weights": cohort.named(shares),
+            "weights": cohort.by_client(shares),
             "lambda_cohort": total,
             "lambda_unseen": after.unseen,
             "lambda_largest": max(after.lambdas.values()),
@@ -114,6 +114,6 @@ class AFL(Method[Mixture]):
         offset: Vector = moved * direction.dtype.type((t - 1) / t)
         return offset
 
-    def evaluated(self, state: Mixture) -> Vector | None:
+    def evaluation_offset(self, state: Mixture) -> Vector | None:
         """Return the way from the newest iterate to the mean of all, where it is asked for."""
         return state.offset

@@ -14,7 +14,7 @@ from common.types import ClientId, Cohort, Step, Vector
 
 S = TypeVar("S")
 
-NOTHING = Block(())
+NO_BLOCK = Block(())
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,21 @@ class LocalRule:
     Attributes:
         shift: constant vector [v] added to each mini-batch gradient on `block`.
         block: the coordinates that `shift` corrects; they take plain SGD without momentum.
-        pull: adds pull * (w - anchor) everywhere (a proximal term).
-        anchor: where `pull` pulls to [d]; None is where the local steps begin.
+        proximal_weight: adds proximal_weight * (w - anchor) everywhere (a proximal term).
+        anchor: center of the proximal term [d]; None is where the local steps begin.
         momentum: heavy-ball momentum outside `block`; None leaves it to the run's train.momentum.
         full_batch: take one step with the gradient of all samples at once, and no other.
     """
 
     shift: Vector | None = None
-    block: Block = NOTHING
-    pull: float = 0.0
+    block: Block = NO_BLOCK
+    proximal_weight: float = 0.0
     anchor: Vector | None = None
     momentum: float | None = None
     full_batch: bool = False
 
 
-def overshooting(setting: str, pull: float, lr: float) -> Iterable[str]:
+def proximal_problems(setting: str, pull: float, lr: float) -> Iterable[str]:
     """Say so if steps of `lr` along pull * (anchor - w) end ever further from the anchor."""
     if lr * pull > 2:
         yield (
@@ -59,17 +59,17 @@ class Method(Settings, Generic[S]):
         """Return the state before round 1; every vector in it is zero."""
         raise NotImplementedError
 
-    def brief(self, state: S, client: ClientId) -> Mapping[str, Vector]:
+    def server_payload(self, state: S, client: ClientId) -> Mapping[str, Vector]:
         """Return what the server sends this client beside the model, in the message's config."""
         return {}
 
-    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+    def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
         """Return what the client adds to its local steps (runs on the client)."""
         return LocalRule()
 
-    def reply(
+    def client_payload(
         self,
-        brief: Mapping[str, Vector],
+        server_payload: Mapping[str, Vector],
         layout: Layout,
         received: Vector,
         reached: Vector,
@@ -78,7 +78,7 @@ class Method(Settings, Generic[S]):
         """Return what the client sends back beside the model (runs on the client).
 
         Args:
-            brief: what came with the order.
+            server_payload: what came with the order.
             layout: the model's layout.
             received: weights that came with the order [d].
             reached: weights after the local steps [d]; good for this call alone.
@@ -86,7 +86,7 @@ class Method(Settings, Generic[S]):
         """
         return {}
 
-    def expects(self, state: S) -> Mapping[str, int]:
+    def expected_payload(self, state: S) -> Mapping[str, int]:
         """Return the vectors that a reply must bring, with their sizes."""
         return {}
 
@@ -94,7 +94,7 @@ class Method(Settings, Generic[S]):
         """Turn a round's accepted replies into a step and the next state. Pure."""
         raise NotImplementedError
 
-    def personal_pull(self) -> float | None:
+    def personal_proximal_weight(self) -> float | None:
         """Return how strongly a model of the client's own is pulled to the one it receives.
 
         Such a model is trained beside the one for all, stays with the client, and is evaluated
@@ -102,7 +102,7 @@ class Method(Settings, Generic[S]):
         """
         return None
 
-    def evaluated(self, state: S) -> Vector | None:
+    def evaluation_offset(self, state: S) -> Vector | None:
         """Return how far [d] the model to evaluate and to keep is from the one to train on.
 
         The former is w + server_lr * offset; None means that they are the same.
@@ -110,14 +110,14 @@ class Method(Settings, Generic[S]):
         return None
 
     @property
-    def lookback(self) -> int | None:
+    def history_rounds(self) -> int | None:
         """Rounds for which the displacement of an absent client counts: those of age <= H.
 
         None: none is kept, or the method has no such number.
         """
         return None
 
-    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+    def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return of how many clients the state can hold a vector between rounds.
 
         Args:
@@ -127,11 +127,11 @@ class Method(Settings, Generic[S]):
         """
         return 0
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the most floats that the vectors in the state can hold between rounds."""
         return 0
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the most floats of `aggregate` beside the vectors of state, replies and model.
 
         These are matrices of clients' products, which the state may keep, and copies of many
@@ -139,7 +139,7 @@ class Method(Settings, Generic[S]):
         """
         return 0
 
-    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+    def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Say why the run's local optimiser cannot be used with this method, if it cannot."""
         return ()
 

@@ -52,11 +52,11 @@ class Craft(Method[Previous]):
         """Return no direction."""
         return Previous(np.zeros(layout.size, np.float32))
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats."""
         return layout.size
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return a layer's products, as they are, scaled and inverted, and d with its step."""
         return 2 * 9 * (1 + cohort) ** 2 + 3 * layout.size
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from common.methods.base import overshooting
+from common.methods.base import proximal_problems
 from common.methods.fedavg import FedAvg
 from common.settings import setting
 
@@ -28,13 +28,13 @@ class Ditto(FedAvg):
         0.1, "lambda, how strongly a client's own model is pulled to the one for all", low=0
     )
 
-    def personal_pull(self) -> float | None:
+    def personal_proximal_weight(self) -> float | None:
         """Return lambda."""
         return self.lam
 
-    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+    def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse a pull so strong that the clients' own models diverge."""
-        return overshooting("ditto.lam", self.lam, lr)
+        return proximal_problems("ditto.lam", self.lam, lr)
 
     @classmethod
     def neutral(cls) -> "Ditto":

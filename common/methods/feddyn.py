@@ -23,14 +23,14 @@ import numpy as np
 
 from common.geometry import length
 from common.layout import Layout
-from common.methods.base import LocalRule, Method, overshooting
-from common.methods.variates import SHIFT, Variates, refuse_other_size
+from common.methods.base import LocalRule, Method, proximal_problems
+from common.methods.variates import SHIFT, ControlVariates, check_payload_size
 from common.settings import setting
 from common.types import ClientId, Cohort, Step, Vector
 
 
 @dataclass(frozen=True)
-class FedDyn(Method[Variates]):
+class FedDyn(Method[ControlVariates]):
     """A linear and a proximal term on the client, the mean of the G_i on the server."""
 
     name: ClassVar[str] = "feddyn"
@@ -43,26 +43,28 @@ class FedDyn(Method[Variates]):
         choices=("server", "active"),
     )
 
-    def init(self, layout: Layout) -> Variates:
+    def init(self, layout: Layout) -> ControlVariates:
         """Return h = G_i = 0."""
-        return Variates(np.zeros(layout.size))
+        return ControlVariates(np.zeros(layout.size))
 
-    def brief(self, state: Variates, client: ClientId) -> Mapping[str, Vector]:
+    def server_payload(self, state: ControlVariates, client: ClientId) -> Mapping[str, Vector]:
         """Send -G_i [d] to a client that was seen before; it is zero for all others."""
         own = state.own.get(client)
         return {} if own is None else {SHIFT: -own}
 
-    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+    def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
         """Take the steps w <- w - lr (g - G_i + alpha (w - w_received)).
 
         Raises:
             WireError: what the server sent does not fit this client's model.
         """
-        shift, block = brief.get(SHIFT), layout.everything
-        refuse_other_size(self.name, block, block.size if shift is None else shift.size)
-        return LocalRule(shift=shift, block=block, pull=self.alpha)
+        shift, block = server_payload.get(SHIFT), layout.everything
+        check_payload_size(self.name, block, block.size if shift is None else shift.size)
+        return LocalRule(shift=shift, block=block, proximal_weight=self.alpha)
 
-    def aggregate(self, cohort: Cohort, state: Variates, layout: Layout) -> Step[Variates]:
+    def aggregate(
+        self, cohort: Cohort, state: ControlVariates, layout: Layout
+    ) -> Step[ControlVariates]:
         """Replace the cohort's G_i, and with them h; return mean Delta_i + h/alpha."""
         arrived = {}
         for update in cohort.updates:
@@ -74,29 +76,29 @@ class FedDyn(Method[Variates]):
         report = {"gradients": len(after.own), "h_over_alpha": length(lead)}
         return Step(cohort.mean(cohort.equal_shares) + lead, after, report)
 
-    def _lead(self, state: Variates) -> Vector:
+    def _lead(self, state: ControlVariates) -> Vector:
         """Return h/alpha [d], in the dtype of the displacements that came."""
         newest = next(iter(state.own.entries.values()))
         return (state.mean / self.alpha).astype(newest.vector.dtype)
 
-    def evaluated(self, state: Variates) -> Vector | None:
+    def evaluation_offset(self, state: ControlVariates) -> Vector | None:
         """Return h/alpha, the way back to the mean of the round's models, where it is asked for."""
         return self._lead(state) if self.evaluate == "active" and len(state.own) else None
 
-    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+    def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return that every client can have a G_i."""
         return clients
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for every client and twice that for the float64 sum."""
         return layout.size * (clients + 2)
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the G_i as they were sent, the cohort's new ones beside the old, and h."""
         return (2 * cohort + 12) * layout.size
 
-    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+    def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse momentum, which steps with a linear term do not have, and steps that diverge."""
-        yield from overshooting("feddyn.alpha", self.alpha, lr)
+        yield from proximal_problems("feddyn.alpha", self.alpha, lr)
         if momentum:
             yield f"train.momentum must be 0, not {momentum:g}: {self.name}'s steps are plain SGD"

@@ -71,17 +71,17 @@ class FedFV(Method[History]):
         """Return an empty history."""
         return History()
 
-    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+    def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return how many clients the window's rounds and this one can hold."""
         return min(clients, cohort * (self._oldest + 1))
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for each of them."""
-        return layout.size * self.kept(layout, clients, cohort)
+        return layout.size * self.stored_clients(layout, clients, cohort)
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the products before and after, those made, and the coefficients."""
-        rows = 1 + self.kept(layout, clients, cohort)
+        rows = 1 + self.stored_clients(layout, clients, cohort)
         return 2 * rows * (2 * rows + 3 * (1 + cohort))
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
@@ -91,7 +91,7 @@ class FedFV(Method[History]):
         ages = cohort.round - np.array([seen[client].round for client in joined.clients])
         gram = joined.products[1:, 1:]
 
-        order = np.argsort(cohort.told(LOSS_BEFORE), kind="stable")
+        order = np.argsort(cohort.metric(LOSS_BEFORE), kind="stable")
         first_kept = self._first_kept(len(order))
         weights, within = _off_each_other(gram, order, first_kept)
         beyond = 0

@@ -65,15 +65,15 @@ class FedHEAL(Method[Consistency]):
         """Return that nobody was seen."""
         return Consistency()
 
-    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+    def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return that the signs of every client can be counted."""
         return clients
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return half a float for each of every client's d counts."""
         return clients * ((layout.size + 1) // 2)
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the cohort's new counts, beside which the old ones are still there, and a mean."""
         return (cohort // 2 + 4) * layout.size
 
@@ -89,7 +89,7 @@ class FedHEAL(Method[Consistency]):
             shares = {client: length / whole for client, length in lengths.items()}
             momentum = momentum.grown(shares, self.beta, start=1 / m)
         held = [momentum.weights.get(client, 1 / m) for client in lengths]
-        weights = cohort.named(np.array(held) / sum(held))
+        weights = cohort.by_client(np.array(held) / sum(held))
 
         first = cohort.updates[0].delta
         total, weight = np.zeros_like(first), np.zeros_like(first)

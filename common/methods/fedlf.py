@@ -111,19 +111,19 @@ class FedLF(Method[ClientVectors]):
         """Return an empty history."""
         return ClientVectors()
 
-    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+    def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
         """Train as usual; the published code takes one full-batch step."""
         return LocalRule(full_batch=self.released)
 
-    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+    def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return that every client can be remembered."""
         return clients
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for every client."""
         return layout.size * clients
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the products of every layer, and what one layer's solution needs."""
         layers = len(layout.spans if self.released else layout.layers())
         return 2 * (layers + 3 + MATRICES) * (1 + clients) ** 2
@@ -136,7 +136,7 @@ class FedLF(Method[ClientVectors]):
         seen, m = state.put(cohort.round, present), len(present)
         absent = _absent(seen, present, cohort.round - len(seen) // m)
         rows = [*present.values(), *absent]
-        losses = cohort.told(LOSS_BEFORE)
+        losses = cohort.metric(LOSS_BEFORE)
         # the fair row's length does not count, so neither does the losses' unit
         fair = fair_weights(losses / (losses.max() or 1.0))
 

@@ -54,7 +54,7 @@ class FedMGDA(Method[None]):
     def init(self, layout: Layout) -> None:
         """FedMGDA+ remembers nothing."""
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the cohort's products, the same at unit length, and what the solution needs."""
         return 2 * (3 + MATRICES) * cohort**2
 
@@ -71,7 +71,7 @@ class FedMGDA(Method[None]):
             size = combined_length(cohort.shares, products) / length
         if length <= VANISHED:
             size = 0.0
-        report |= {"length_d": length, "weights": cohort.named(weights)}
+        report |= {"length_d": length, "weights": cohort.by_client(weights)}
         return Step(combine(size * weights * scale, rows), None, report)
 
     def _weights(self, unit: Matrix, shares: Vector) -> tuple[Vector, dict[str, Any]]:

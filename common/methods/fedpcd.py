@@ -59,7 +59,7 @@ class FedPCD(Method[History]):
         "osqp", 'any QP solver that qpsolvers has; "exact" goes straight to the exact method'
     )
 
-    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+    def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse a solver that is not there; the default one is, without looking."""
         if self.solver != FedPCD.solver:
             try:
@@ -77,21 +77,21 @@ class FedPCD(Method[History]):
         return History()
 
     @property
-    def lookback(self) -> int:
+    def history_rounds(self) -> int:
         """The history H."""
         return self.history
 
-    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+    def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return how many clients H + 1 rounds can hold."""
         return min(clients, cohort * (self.history + 1))
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats for each of them."""
-        return layout.size * self.kept(layout, clients, cohort)
+        return layout.size * self.stored_clients(layout, clients, cohort)
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the products before, after and scaled, and those of the program, all active."""
-        return 2 * (3 + MATRICES) * (1 + self.kept(layout, clients, cohort)) ** 2
+        return 2 * (3 + MATRICES) * (1 + self.stored_clients(layout, clients, cohort)) ** 2
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Bend the cohort's mean; remember the cohort."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from common.layout import Layout
-from common.methods.base import LocalRule, overshooting
+from common.methods.base import LocalRule, proximal_problems
 from common.methods.fedavg import FedAvg
 from common.settings import setting
 from common.types import Vector
@@ -26,13 +26,13 @@ class FedProx(FedAvg):
 
     mu: float = setting(0.01, "weight of the proximal term; 0 is FedAvg", low=0)
 
-    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+    def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
         """Add mu (w - w_received) to each mini-batch gradient."""
-        return LocalRule(pull=self.mu)
+        return LocalRule(proximal_weight=self.mu)
 
-    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+    def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse a term so strong that the steps diverge."""
-        return overshooting("fedprox.mu", self.mu, lr)
+        return proximal_problems("fedprox.mu", self.mu, lr)
 
     @classmethod
     def neutral(cls) -> "FedProx":

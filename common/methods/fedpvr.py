@@ -15,13 +15,13 @@ from typing import ClassVar
 from common.errors import ConfigError
 from common.layout import Block, Layout
 from common.methods.base import LocalRule
-from common.methods.variates import VariateMethod
+from common.methods.variates import ControlVariateMethod
 from common.settings import setting
 from common.types import Cohort, Vector
 
 
 @dataclass(frozen=True)
-class FedPVR(VariateMethod):
+class FedPVR(ControlVariateMethod):
     """Plain SGD on the feature extractor, variance-reduced SGD on `block`."""
 
     name: ClassVar[str] = "fedpvr"
@@ -58,9 +58,9 @@ class FedPVR(VariateMethod):
         """Return 1/m each, or shares of the examples."""
         return cohort.equal_shares if self.uniform else cohort.shares
 
-    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+    def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
         """Add momentum outside the block when it was asked for."""
-        return replace(super().rule(brief, layout), momentum=self.feature_momentum)
+        return replace(super().local_rule(server_payload, layout), momentum=self.feature_momentum)
 
     @classmethod
     def neutral(cls) -> "FedPVR":

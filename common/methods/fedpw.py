@@ -98,7 +98,7 @@ class FedPW(Method[Standings]):
         """Return that nobody was seen."""
         return Standings()
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the cohort's products, a tensor thinned for each client, and what ranks it."""
         largest = max(tensor.size for tensor in layout.tensors)
         return 2 * 4 * cohort**2 + (cohort + 12) * largest
@@ -106,11 +106,11 @@ class FedPW(Method[Standings]):
     def aggregate(self, cohort: Cohort, state: Standings, layout: Layout) -> Step[Standings]:
         """Update both sets of weights; average whole displacements first, thinned ones later."""
         clients = [update.client for update in cohort.updates]
-        losses = np.clip(cohort.told(LOSS), 0.0, MOST_LOSS)
+        losses = np.clip(cohort.metric(LOSS), 0.0, MOST_LOSS)
         ratios = np.maximum(losses, LEAST_LOSS)
         shares, level = _agreement(cohort)
-        by_loss = cohort.named(ratios / ratios.sum())
-        by_agreement = cohort.named(shares)
+        by_loss = cohort.by_client(ratios / ratios.sum())
+        by_agreement = cohort.by_client(shares)
         after = Standings(
             state.losses.after(by_loss, float(losses.mean()), self.beta),
             state.agreement.after(by_agreement, level, self.beta),
@@ -118,7 +118,7 @@ class FedPW(Method[Standings]):
         )
         weights, rho = _mixed(after.losses.among(clients), after.agreement.among(clients))
         report = {
-            "weights": cohort.named(weights),
+            "weights": cohort.by_client(weights),
             "negative": int((weights < 0).sum()),
             "rho": rho,
         }
@@ -132,7 +132,7 @@ class FedPW(Method[Standings]):
             parts = [update.delta[span] for update in cohort.updates]
             direction[span], factor = self._tensor(parts, weights, rates)
             enlarged += factor > 1
-        report |= {"drop": cohort.named(rates), "enlarged": enlarged}
+        report |= {"drop": cohort.by_client(rates), "enlarged": enlarged}
         return Step(direction, after, report)
 
     def _tensor(

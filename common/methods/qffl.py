@@ -41,14 +41,14 @@ class QFFL(Method[None]):
 
     def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
         """Return sum_i D_i / sum_j h_j, with both sums divided by L and the largest F^q."""
-        losses = cohort.told(LOSS_BEFORE) + TINY
+        losses = cohort.metric(LOSS_BEFORE) + TINY
         powers = (losses / losses.max()) ** self.q
         lipschitz = 1 / cohort.local_lr
         squares = [inner_products([u.delta], [u.delta])[0, 0] for u in cohort.updates]
         scale = powers * (1 + self.q * lipschitz * np.array(squares) / losses)
         weights = powers / scale.sum()
         report = {
-            "weights": cohort.named(weights),
+            "weights": cohort.by_client(weights),
             "weight_sum": float(weights.sum()),  # below 1: the step is that much shorter
         }
         return Step(cohort.mean(weights), None, report)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from common.layout import Block, Layout
-from common.methods.variates import VariateMethod
+from common.methods.variates import ControlVariateMethod
 from common.types import Cohort, Vector
 
 
 @dataclass(frozen=True)
-class Scaffold(VariateMethod):
+class Scaffold(ControlVariateMethod):
     """Every coordinate gets a variate; models are averaged with equal weights, as in the paper."""
 
     name: ClassVar[str] = "scaffold"

@@ -26,7 +26,7 @@ VARIATE = "variate"  # c_i+ [v], client to server
 
 
 @dataclass(frozen=True)
-class Variates:
+class ControlVariates:
     """The sum of all clients' control variates [v], float64, and each client's last one [v].
 
     A client that was never seen counts as zero, so the server's c is total / N. FedDyn keeps its
@@ -47,17 +47,17 @@ class Variates:
         round: int,  # noqa: A002 - as a cohort calls it
         clients: int,
         arrived: Mapping[ClientId, Vector],
-    ) -> "Variates":
+    ) -> "ControlVariates":
         """Return a version in which these clients, of `clients`, have these vectors [v]."""
         total = self.total.copy()
         for client, vector in arrived.items():
             total += vector
             if (previous := self.own.get(client)) is not None:
                 total -= previous
-        return Variates(total, clients, self.own.put(round, arrived))
+        return ControlVariates(total, clients, self.own.put(round, arrived))
 
 
-def refuse_other_size(name: str, block: Block, sent: int) -> None:
+def check_payload_size(name: str, block: Block, sent: int) -> None:
     """Raise a WireError unless the method so named got as many numbers as its block has."""
     if sent != block.size:
         raise WireError(
@@ -67,7 +67,7 @@ def refuse_other_size(name: str, block: Block, sent: int) -> None:
 
 
 @dataclass(frozen=True)
-class VariateMethod(Method[Variates]):
+class ControlVariateMethod(Method[ControlVariates]):
     """Base of the two methods; they say which block is corrected and how models are averaged."""
 
     def corrected(self, layout: Layout) -> Block:
@@ -78,73 +78,75 @@ class VariateMethod(Method[Variates]):
         """Return the weights of the average of the models [m]."""
         raise NotImplementedError
 
-    def init(self, layout: Layout) -> Variates:
+    def init(self, layout: Layout) -> ControlVariates:
         """Return c = c_i = 0."""
-        return Variates(np.zeros(self.corrected(layout).size))
+        return ControlVariates(np.zeros(self.corrected(layout).size))
 
-    def brief(self, state: Variates, client: ClientId) -> Mapping[str, Vector]:
+    def server_payload(self, state: ControlVariates, client: ClientId) -> Mapping[str, Vector]:
         """Send c - c_i [v]; nothing when the block is empty."""
         if not state.total.size:
             return {}
         own = state.own.get(client)
         return {SHIFT: state.mean if own is None else state.mean - own}
 
-    def rule(self, brief: Mapping[str, Vector], layout: Layout) -> LocalRule:
+    def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
         """Take the steps w <- w - lr (g - c_i + c) on the block.
 
         Raises:
             WireError: what the server sent does not fit this client's block.
         """
-        shift, block = brief.get(SHIFT), self.corrected(layout)
-        refuse_other_size(self.name, block, 0 if shift is None else shift.size)
+        shift, block = server_payload.get(SHIFT), self.corrected(layout)
+        check_payload_size(self.name, block, 0 if shift is None else shift.size)
         return LocalRule(shift=shift, block=block)
 
-    def reply(
+    def client_payload(
         self,
-        brief: Mapping[str, Vector],
+        server_payload: Mapping[str, Vector],
         layout: Layout,
         received: Vector,
         reached: Vector,
         lr_sum: float,
     ) -> Mapping[str, Vector]:
         """Send option II's c_i+ [v]; `lr_sum` is K * lr with the steps really taken."""
-        if SHIFT not in brief:
+        if SHIFT not in server_payload:
             return {}
         block = self.corrected(layout)
         variate = block.take(received)
         variate -= block.take(reached)
         variate /= variate.dtype.type(lr_sum)
-        variate -= brief[SHIFT]
+        variate -= server_payload[SHIFT]
         return {VARIATE: variate}
 
-    def expects(self, state: Variates) -> Mapping[str, int]:
+    def expected_payload(self, state: ControlVariates) -> Mapping[str, int]:
         """Return the size v of c_i+, if there is a block."""
         return {VARIATE: state.total.size} if state.total.size else {}
 
-    def aggregate(self, cohort: Cohort, state: Variates, layout: Layout) -> Step[Variates]:
+    def aggregate(
+        self, cohort: Cohort, state: ControlVariates, layout: Layout
+    ) -> Step[ControlVariates]:
         """Average the models; replace the cohort's c_i; c moves by (1/N) sum (c_i+ - c_i)."""
         direction = cohort.mean(self.shares(cohort))
         if not state.total.size:
             return Step(direction, state)
-        arrived = {update.client: update.extras[VARIATE] for update in cohort.updates}
+        arrived = {update.client: update.client_payload[VARIATE] for update in cohort.updates}
         next_state = state.replaced(cohort.round, cohort.clients, arrived)
         length = float(np.linalg.norm(next_state.total)) / cohort.clients
         report = {"variates": len(next_state.own), "length_c": length}
         return Step(direction, next_state, report)
 
-    def kept(self, layout: Layout, clients: int, cohort: int) -> int:
+    def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return that every client can have a variate, if there is a block."""
         return clients if self.corrected(layout).size else 0
 
-    def memory(self, layout: Layout, clients: int, cohort: int) -> int:
+    def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return v floats for every client and twice that for the float64 sum."""
         return self.corrected(layout).size * (clients + 2)
 
-    def working(self, layout: Layout, clients: int, cohort: int) -> int:
+    def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the new sum beside the old one, c, and what a new c_i is made with, in float64."""
         return 6 * self.corrected(layout).size
 
-    def objections(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
+    def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""
         advice = f"{self.name} estimates mean gradients from plain SGD steps (option II)"
         if momentum:

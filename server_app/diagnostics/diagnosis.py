@@ -56,7 +56,7 @@ class Diagnosis:
 
     def _occupancy(self, cohort: Cohort, step: Step[Any]) -> dict[str, Any]:
         """Return how many clients a history holds, if the method has one and tells."""
-        window, held = self.config.chosen.lookback, step.report.get("rows")
+        window, held = self.config.chosen.history_rounds, step.report.get("rows")
         if window is None or held is None:
             return {}
         rounds = min(cohort.round, window + 1)

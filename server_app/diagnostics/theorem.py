@@ -38,7 +38,7 @@ def theorem_of(
     found = Premises(
         took_part=len(cohort.updates),
         clients=cohort.clients,
-        history=config.chosen.lookback,
+        history=config.chosen.history_rounds,
         steps=[update.steps for update in cohort.updates],
         inexact=list(inexact(config, model, before, cohort)),
         keeps_length=_keeps_length(cohort, step),
@@ -86,10 +86,10 @@ def inexact(
     """Say why local steps were not plain ones along the exact gradient of the client's loss."""
     train, method = config.train, config.chosen
     rules = [
-        method.rule(method.brief(before.method, update.client), model.layout)
+        method.local_rule(method.server_payload(before.method, update.client), model.layout)
         for update in cohort.updates
     ]
-    if any(rule.shift is not None or rule.pull for rule in rules):
+    if any(rule.shift is not None or rule.proximal_weight for rule in rules):
         yield "the method adds to the clients' gradients"
     if most := max(train.momentum if rule.momentum is None else rule.momentum for rule in rules):
         yield f"clients use momentum ({most:g})"

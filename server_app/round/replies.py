@@ -66,8 +66,8 @@ def reply_of(
     )
     if reply.client not in ("", client):
         raise AggregationError(f'the reply says it is from client "{reply.client}"')
-    expected = method.expects(state.method)
-    sizes = {name: len(vector) for name, vector in reply.extras.items()}
+    expected = method.expected_payload(state.method)
+    sizes = {name: len(vector) for name, vector in reply.client_payload.items()}
     if sizes != expected:
         raise AggregationError(
             f"{method.name} needs the vectors {dict(expected)} in the reply's config, "
@@ -91,7 +91,7 @@ def update_of(client: ClientId, reply: TrainReply, delta: Vector) -> ClientUpdat
         lr_sum=reply.lr_sum,
         delta=delta,
         buffers=reply.buffers,
-        extras=reply.extras,
+        client_payload=reply.client_payload,
         metrics=reply.metrics,
     )
 

@@ -219,7 +219,7 @@ class RunFolder:
         Raises:
             CheckpointError: the model cannot be written.
         """
-        named = {**layout.named(state.weights), **state.buffers}
+        named = {**layout.unflatten(state.weights), **state.buffers}
         path = self.path / WEIGHTS
         try:
             with replacing(path) as file:

@@ -89,12 +89,22 @@ def cohort_at(
     """What the clients answer to the state; `names` calls them otherwise."""
     updates = []
     for name, (client, problem) in zip(names or problems, problems.items(), strict=True):
-        brief = method.brief(state.method, name)
-        weights, extras = local_steps(method, brief, layout, state.weights, problem.gradient)
+        server_payload = method.server_payload(state.method, name)
+        weights, client_payload = local_steps(
+            method, server_payload, layout, state.weights, problem.gradient
+        )
         delta = state.weights - weights
         metrics = told(client, problem, state.weights)
         updates.append(
-            ClientUpdate(name, sizes(client), 2, 2 * LR, delta, extras=extras, metrics=metrics)
+            ClientUpdate(
+                name,
+                sizes(client),
+                2,
+                2 * LR,
+                delta,
+                client_payload=client_payload,
+                metrics=metrics,
+            )
         )
     return Cohort(state.round + 1, LR, len(problems), tuple(updates))
 
@@ -197,11 +207,11 @@ def test_nothing_that_comes_in_is_written_to(method: Method[Any], m: int, d: int
     copies = [array.copy() for array in given]
     for array in given:
         array.flags.writeable = False
-    briefs = [method.brief(state.method, client) for client in bowls(m, d)]
-    for brief in briefs:
-        for array in arrays_in(brief):
+    server_payloads = [method.server_payload(state.method, client) for client in bowls(m, d)]
+    for server_payload in server_payloads:
+        for array in arrays_in(server_payload):
             array.flags.writeable = False
-        local_steps(method, brief, layout, state.weights, bowls(1, d)["0"].gradient)
+        local_steps(method, server_payload, layout, state.weights, bowls(1, d)["0"].gradient)
     next_state(state, cohort, method, layout, 0.5)
     for array, copy in zip(given, copies, strict=True):
         assert_same(array, copy)
@@ -265,10 +275,10 @@ def test_rounds_with_few_of_the_clients_stay_finite_and_count_on(
 
 @METHOD
 @DTYPE
-def test_the_first_brief_holds_nothing_but_zeros(method: Method[Any], dtype: Any) -> None:
+def test_the_first_server_payload_holds_nothing_but_zeros(method: Method[Any], dtype: Any) -> None:
     state = begin(method, layout_of_size(9), np.ones(9), dtype)
     for client in ("0", "site-b"):
-        for vector in method.brief(state.method, client).values():
+        for vector in method.server_payload(state.method, client).values():
             assert vector.size
             assert_array_equal(vector, np.zeros(vector.size))
 
@@ -288,8 +298,10 @@ def test_the_state_is_never_larger_than_memory_says(
     layout = layout_of_size(2000)
     cohorts = drawn(clients, size, 25)
     start = begin(method, layout, np.ones(2000), np.float32)
-    bound = 4 * (method.memory(layout, clients, size) + method.working(layout, clients, size))
-    kept = method.kept(layout, clients, size)
+    bound = 4 * (
+        method.state_floats(layout, clients, size) + method.working_floats(layout, clients, size)
+    )
+    kept = method.stored_clients(layout, clients, size)
     for state in play(method, start, layout, bowls(clients, 2000), cohorts):
         assert sum(array.nbytes for array in arrays_in(state.method)) <= bound
         assert vectors_in(state.method) <= kept

@@ -27,8 +27,8 @@ def multiplier(method: Method[Any], layout: Layout) -> float:
     order = next(iter(strategy.configure_train(1, arrays, ConfigRecord(), grid))).content
     read = Order.read(order, layout)
     weights, buffers = codec.unpack(order[ARRAYS])
-    extras = method.reply(read.brief, layout, weights, weights, LR)
-    reply = TrainReply("0", 1, weights, buffers, 600, 19, 19 * LR, extras, {"loss": 2.3})
+    client_payload = method.client_payload(read.server_payload, layout, weights, weights, LR)
+    reply = TrainReply("0", 1, weights, buffers, 600, 19, 19 * LR, client_payload, {"loss": 2.3})
     return (payload_bytes(order) + payload_bytes(reply.record(codec))) / (4 * layout.size)
 
 

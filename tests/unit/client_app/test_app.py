@@ -54,9 +54,9 @@ def context_of(client: int = 2, run: Mapping[str, Any] | None = None, **node: An
 def order_of(kind: str, *, number: int = 1, method: str = "fedavg", lr: float = 0.05) -> Message:
     flat = flat_model()
     rule = METHODS[method]()
-    brief = rule.brief(rule.init(flat.layout), "2")
+    server_payload = rule.server_payload(rule.init(flat.layout), "2")
     arrays = FlatCodec(flat.layout).pack(flat.take_weights(), {})
-    config = Order(number, lr, flat.layout.digest, brief).config()
+    config = Order(number, lr, flat.layout.digest, server_payload).config()
     return Message(RecordDict({ARRAYS: arrays, CONFIG: config}), 1003, kind)
 
 
@@ -82,7 +82,9 @@ def test_training_takes_the_counted_steps_and_returns_what_the_method_needs(meth
     assert reply.client == "2"
     assert reply.steps == -(-reply.examples // 32)
     assert reply.lr_sum == pytest.approx(reply.steps * 0.05)
-    assert {k: len(v) for k, v in reply.extras.items()} == rule.expects(rule.init(layout))
+    assert {k: len(v) for k, v in reply.client_payload.items()} == rule.expected_payload(
+        rule.init(layout)
+    )
     assert not np.array_equal(reply.weights, flat_model().take_weights())
     assert set(reply.metrics) == {"loss", "seconds", *rule.needs}
 
@@ -106,9 +108,11 @@ def test_the_first_variate_is_the_mean_gradient_of_the_steps_taken(method: str) 
     """Before round 1 all corrections are zero, so c_i+ = (received - returned) / sum of rates."""
     reply, layout = trained(context_of(run={"method": method}), method=method), flat_model().layout
     rule = METHODS[method]()
-    block = rule.rule(rule.brief(rule.init(layout), "2"), layout).block
+    block = rule.local_rule(rule.server_payload(rule.init(layout), "2"), layout).block
     moved = block.take(flat_model().take_weights() - reply.weights)
-    np.testing.assert_allclose(reply.extras["variate"], moved / reply.lr_sum, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        reply.client_payload["variate"], moved / reply.lr_sum, rtol=1e-5, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -119,7 +123,7 @@ def test_the_same_order_gets_the_same_bits_from_a_client_that_holds_nothing(meth
     trained(context_of(1, run={"method": method}), method=method, number=3)
     other = trained(context_of(run={"method": method}), method=method, number=3)
     assert_array_equal(one.weights, other.weights)
-    assert_same(dict(one.extras), dict(other.extras))
+    assert_same(dict(one.client_payload), dict(other.client_payload))
     assert dict(context.state) == {}
 
 

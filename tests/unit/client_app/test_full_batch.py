@@ -41,7 +41,7 @@ def test_that_is_how_fedlf_trains_when_it_is_as_released() -> None:
     ends = []
     for method in (FedLF(released=True), FedLF()):
         flat = flat_of(Net())
-        done = run(flat, pictures(40), PLAN, method.rule({}, flat.layout))
+        done = run(flat, pictures(40), PLAN, method.local_rule({}, flat.layout))
         ends.append(done.steps)
     assert ends == [1, 5]
 

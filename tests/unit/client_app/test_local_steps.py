@@ -41,7 +41,7 @@ def by_the_book(
         inside[span] = True
     if rule.shift is not None:
         shift[inside] = rule.shift
-    named = {"shift": flat.layout.named(shift), "inside": flat.layout.named(inside)}
+    named = {"shift": flat.layout.unflatten(shift), "inside": flat.layout.unflatten(inside)}
     velocity = [torch.zeros_like(p) for p in model.parameters()]
     number = 0
     for epoch in range(plan.epochs):
@@ -53,7 +53,7 @@ def by_the_book(
             gradients = torch.autograd.grad(loss, list(model.parameters()))
             with torch.no_grad():
                 for k, (name, p) in enumerate(model.named_parameters()):
-                    g = gradients[k] + plan.weight_decay * p + rule.pull * (p - start[k])
+                    g = gradients[k] + plan.weight_decay * p + rule.proximal_weight * (p - start[k])
                     g = g + torch.from_numpy(named["shift"][name].copy())
                     free = torch.from_numpy(~named["inside"][name])
                     velocity[k] = momentum * velocity[k] + g
@@ -67,16 +67,16 @@ RULES: dict[str, tuple[dict[str, float], Callable[[FlatModel], LocalRule]]] = {
     "momentum": ({"momentum": 0.9}, lambda f: LocalRule()),
     "weight decay": ({"weight_decay": 0.1}, lambda f: LocalRule()),
     "both": ({"momentum": 0.5, "weight_decay": 0.1}, lambda f: LocalRule()),
-    "pull": ({}, lambda f: LocalRule(pull=0.5)),
+    "pull": ({}, lambda f: LocalRule(proximal_weight=0.5)),
     "shift": (
         {},
-        lambda f: Scaffold().rule(
+        lambda f: Scaffold().local_rule(
             {SHIFT: stream(0, "shift").normal(size=f.layout.size).astype(np.float32)}, f.layout
         ),
     ),
     "shift on the head, momentum elsewhere": (
         {},
-        lambda f: FedPVR(feature_momentum=0.9).rule(
+        lambda f: FedPVR(feature_momentum=0.9).local_rule(
             {SHIFT: stream(0, "shift").normal(size=51).astype(np.float32)}, f.layout
         ),
     ),
@@ -114,16 +114,18 @@ def round_by_the_optimiser(
     updates = []
     for client in cohort:
         flat, problem = FlatModel(TwoNumbers()), QUAD2[client]
-        brief = method.brief(state.method, client)
+        server_payload = method.server_payload(state.method, client)
         flat.load(state.weights, {})
-        optimiser = _Optimiser(flat, PLAN, method.rule(brief, flat.layout))
+        optimiser = _Optimiser(flat, PLAN, method.local_rule(server_payload, flat.layout))
         for _ in range(2):
             flat.gradient.copy_(torch.from_numpy(problem.gradient(flat.take_weights())))
             optimiser.step(0.1)
         reached = flat.take_weights()
-        extras = method.reply(brief, flat.layout, state.weights, reached, 0.2)
+        client_payload = method.client_payload(
+            server_payload, flat.layout, state.weights, reached, 0.2
+        )
         delta = state.weights - reached
-        updates.append(ClientUpdate(client, 1, 2, 0.2, delta, extras=extras))
+        updates.append(ClientUpdate(client, 1, 2, 0.2, delta, client_payload=client_payload))
     return next_state(
         state, Cohort(state.round + 1, 0.1, 2, tuple(updates)), method, flat.layout, server_lr
     )[0]
@@ -175,13 +177,15 @@ def test_flb_14_one_step_over_all_samples_gives_the_exact_gradient(
     cross_entropy(flat.model(images), torch.from_numpy(data.labels)).backward()
     block = method.corrected(flat.layout)
     gradient = block.take(flat.gradient.numpy().copy())
-    brief = method.brief(method.init(flat.layout), "0")
-    assert not brief[SHIFT].any()
+    server_payload = method.server_payload(method.init(flat.layout), "0")
+    assert not server_payload[SHIFT].any()
     before = flat.take_weights()
-    rule = method.rule(brief, flat.layout)
+    rule = method.local_rule(server_payload, flat.layout)
     done = run(flat, data, TrainConfig(batch_size=20), rule, lr=1.0)
     assert done.steps == 1
-    sent = method.reply(brief, flat.layout, before, flat.take_weights(), done.lr_sum)
+    sent = method.client_payload(
+        server_payload, flat.layout, before, flat.take_weights(), done.lr_sum
+    )
     assert_allclose(sent[VARIATE], gradient, atol=1e-6)
 
 
@@ -189,14 +193,16 @@ def test_flb_14_a_rate_that_halves_mid_round_counts_with_the_sum_of_the_rates() 
     """A constant gradient is recovered exactly; with K times the first rate it would not be."""
     method, flat = Scaffold(), FlatModel(TwoNumbers())
     before = flat.take_weights()
-    optimiser = _Optimiser(flat, PLAN, method.rule(method.brief(method.init(flat.layout), "0"),
-                                                   flat.layout))  # fmt: skip
+    rule = method.local_rule(method.server_payload(method.init(flat.layout), "0"), flat.layout)
+    optimiser = _Optimiser(flat, PLAN, rule)
     rates = [0.1] * 5 + [0.05] * 5
     for rate in rates:
         flat.gradient.copy_(torch.tensor([3.0, -2.0]))
         optimiser.step(rate)
-    brief = {SHIFT: np.zeros(2)}
-    sent = method.reply(brief, flat.layout, before, flat.take_weights(), sum(rates))
+    server_payload = {SHIFT: np.zeros(2)}
+    sent = method.client_payload(
+        server_payload, flat.layout, before, flat.take_weights(), sum(rates)
+    )
     assert_allclose(sent[VARIATE], (3, -2), rtol=1e-12)
     data = pictures(80)
     done = run(flat_of(Net()), data, PLAN, lr=lambda k: 0.1 if k < 5 else 0.05)
@@ -216,20 +222,25 @@ def test_flb_14_fifty_rounds_on_ten_very_uneven_clients_stay_finite(
     for number in range(1, 51):
         updates, total = [], 0.0
         for client, (end, size) in enumerate(zip(ends, sizes, strict=True)):
-            brief = {
+            server_payload = {
                 name: vector.astype(np.float32)
-                for name, vector in method.brief(state.method, str(client)).items()
+                for name, vector in method.server_payload(state.method, str(client)).items()
             }
             flat.load(state.weights, {})
             done = train(
-                flat, data, np.arange(end - size, end), plan, method.rule(brief, flat.layout),
-                lr=0.1, seed=1, path=(number, client),
+                flat, data, np.arange(end - size, end), plan,
+                method.local_rule(server_payload, flat.layout), lr=0.1, seed=1,
+                path=(number, client),
             )  # fmt: skip
             reached = flat.take_weights()
-            extras = method.reply(brief, flat.layout, state.weights, reached, done.lr_sum)
+            client_payload = method.client_payload(
+                server_payload, flat.layout, state.weights, reached, done.lr_sum
+            )
             delta = state.weights - reached
             updates.append(
-                ClientUpdate(str(client), size, done.steps, done.lr_sum, delta, extras=extras)
+                ClientUpdate(
+                    str(client), size, done.steps, done.lr_sum, delta, client_payload=client_payload
+                )
             )
             total += done.loss / len(sizes)
         losses.append(total)

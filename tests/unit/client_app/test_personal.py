@@ -194,7 +194,7 @@ def test_the_reply_is_fedavgs_and_the_own_model_stays_here(tmp_path: Path) -> No
     fedavg = trained(context_of(tmp_path, method="fedavg"), 1, weights)
     assert_same(ditto.weights, fedavg.weights)
     assert ditto.metrics.keys() == fedavg.metrics.keys()
-    assert not ditto.extras
+    assert not ditto.client_payload
     assert own(context_of(tmp_path)).round == 1
 
 

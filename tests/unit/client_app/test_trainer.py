@@ -76,10 +76,10 @@ def test_flb_20_no_client_is_too_small_for_batch_normalisation(
 ) -> None:
     """A last batch of one sample joins the one before it; a single sample uses old statistics."""
     flat, data = flat_of(NORMED[model]()), pictures(count)
-    brief = method.brief(method.init(flat.layout), "0")
+    server_payload = method.server_payload(method.init(flat.layout), "0")
     before = flat.take_weights()
     plan = TrainConfig(batch_size=32)
-    done = run(flat, data, plan, method.rule(brief, flat.layout))
+    done = run(flat, data, plan, method.local_rule(server_payload, flat.layout))
     assert (done.steps, done.examples) == (steps, count)
     assert np.isfinite(flat.take_weights()).all()
     assert not np.array_equal(flat.take_weights(), before)
@@ -224,7 +224,7 @@ def test_the_host_does_not_look_at_the_device_in_between(
     counts = []
     for count in (8, 160):
         looks.clear()
-        run(flat_of(Net(Dropout(0.5))), pictures(count), plan, LocalRule(pull=0.1))
+        run(flat_of(Net(Dropout(0.5))), pictures(count), plan, LocalRule(proximal_weight=0.1))
         counts.append(len(looks))
     assert counts[0] == counts[1] > 0
 
@@ -233,7 +233,7 @@ def test_a_correction_is_not_written_to() -> None:
     flat = flat_of(Net())
     shift = np.ones(flat.layout.size, np.float32)
     shift.flags.writeable = False
-    run(flat, pictures(20), PLAN, Scaffold().rule({SHIFT: shift}, flat.layout))
+    run(flat, pictures(20), PLAN, Scaffold().local_rule({SHIFT: shift}, flat.layout))
     assert (shift == 1).all()
 
 

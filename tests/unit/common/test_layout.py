@@ -30,7 +30,7 @@ shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1
 def test_flatten_and_named_are_each_others_inverse(sizes: list[tuple[int, ...]]) -> None:
     layout = Layout(tuple(Tensor(f"t{k}", shape) for k, shape in enumerate(sizes)))
     flat = np.arange(layout.size, dtype=np.float32)
-    named = layout.named(flat)
+    named = layout.unflatten(flat)
     assert {name: array.shape for name, array in named.items()} == {
         tensor.name: tensor.shape for tensor in layout.tensors
     }
@@ -39,9 +39,9 @@ def test_flatten_and_named_are_each_others_inverse(sizes: list[tuple[int, ...]])
 
 def test_named_arrays_are_views_and_flatten_copies() -> None:
     flat = np.zeros(LAYOUT.size, np.float32)
-    LAYOUT.named(flat)["classifier.bias"][:] = 1
+    LAYOUT.unflatten(flat)["classifier.bias"][:] = 1
     assert flat[-3:].tolist() == [1, 1, 1]
-    copied = LAYOUT.flatten(LAYOUT.named(flat))
+    copied = LAYOUT.flatten(LAYOUT.unflatten(flat))
     copied[:] = 5
     assert flat.max() == 1
 

@@ -64,4 +64,4 @@ def test_large_counts_do_not_overflow() -> None:
 
 def test_numbers_of_a_cohort_go_under_the_clients_names() -> None:
     updates = tuple(ClientUpdate(name, 1, 1, 0.1, np.ones(1)) for name in ("b", "a"))
-    assert Cohort(1, 0.1, 2, updates).named(np.array([1.5, 2.5])) == {"a": 1.5, "b": 2.5}
+    assert Cohort(1, 0.1, 2, updates).by_client(np.array([1.5, 2.5])) == {"a": 1.5, "b": 2.5}

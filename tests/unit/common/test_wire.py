@@ -210,8 +210,8 @@ def test_flb_13_an_order_for_another_model_or_without_its_parts_is_refused(
 def reply(**changes: Any) -> TrainReply:
     values = {
         "client": "7", "round": 3, "weights": np.arange(5, dtype=np.float32), "buffers": {},
-        "examples": 12, "steps": 4, "lr_sum": 0.4, "extras": {"variate": np.ones(2, np.float32)},
-        "metrics": {"loss": 1.5},
+        "examples": 12, "steps": 4, "lr_sum": 0.4, "metrics": {"loss": 1.5},
+        "client_payload": {"variate": np.ones(2, np.float32)},
     }  # fmt: skip
     return TrainReply(**{**values, **changes})
 

@@ -152,9 +152,13 @@ def test_no_method_works_with_more_vectors_than_it_says(name: str) -> None:
     m, size = 12, 100_000
     method, layout, rng = METHODS[name](), layout_of_size(size), np.random.default_rng(0)
     state = method.init(layout)
-    more = {part: np.ones(long, np.float32) for part, long in method.expects(state).items()}
+    more = {
+        part: np.ones(long, np.float32) for part, long in method.expected_payload(state).items()
+    }
     groups = [
-        cohort_of(rng.normal(size=(m, size)).astype(np.float32), round=r, clients=m, extras=more)
+        cohort_of(
+            rng.normal(size=(m, size)).astype(np.float32), round=r, clients=m, client_payload=more
+        )
         for r in (1, 2, 3)
     ]
     tracemalloc.start()
@@ -164,5 +168,5 @@ def test_no_method_works_with_more_vectors_than_it_says(name: str) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    said = method.memory(layout, m, m) + method.working(layout, m, m)
+    said = method.state_floats(layout, m, m) + method.working_floats(layout, m, m)
     assert peak <= 4 * (said + MODELS * size)

@@ -60,7 +60,7 @@ def aggregate_of(federation: Federation, number: int, names: str) -> ServerState
                     2,
                     2 * LR,
                     delta,
-                    extras=reply.extras,
+                    client_payload=reply.client_payload,
                     metrics=reply.metrics,
                 )
             )
@@ -206,7 +206,7 @@ def test_flb_13_a_variate_that_is_missing_cut_or_damaged_is_refused(
     method: Method[Any], change: Callable[[RecordDict], None], reason: str
 ) -> None:
     federation, without = Federation(method), Federation(method)
-    size = next(iter(method.expects(method.init(federation.layout)).values()))
+    size = next(iter(method.expected_payload(method.init(federation.layout)).values()))
 
     def tamper(content: RecordDict) -> None:
         content[CONFIG]["n"] = size
@@ -336,7 +336,7 @@ class Lagging(FedAvg):
         step = super().aggregate(cohort, None, layout)
         return Step(step.direction, step.direction)
 
-    def evaluated(self, state: Any) -> Vector | None:
+    def evaluation_offset(self, state: Any) -> Vector | None:
         return None if state is None else state
 
 

@@ -193,7 +193,7 @@ def test_what_is_evaluated_is_the_mean_of_all_iterates(server_lr: float, dtype: 
 def test_the_mean_costs_one_model_of_memory_and_nothing_when_not_asked_for() -> None:
     for method in (AFL(), AFL(average=True)):
         held = sum(array.size for array in arrays_in(toy3(method, 3)[-1].method))
-        assert held == method.memory(LAYOUT, 3, 3)
+        assert held == method.state_floats(LAYOUT, 3, 3)
     assert evaluated_weights(state := toy3(AFL(), 2)[-1], AFL(), 1.0) is state.weights
 
 

@@ -34,7 +34,7 @@ def own_model(problem: Quadratic, lam: float, steps: int, start: Any = (0.0, 0.0
     """Steps of the trainer's own optimiser with exact gradients, from `start`."""
     flat = FlatModel(torch.nn.Linear(2, 1, bias=False, dtype=torch.float64))
     flat.load(np.array(start), {})
-    rule = LocalRule(pull=lam, anchor=RECEIVED)
+    rule = LocalRule(proximal_weight=lam, anchor=RECEIVED)
     optimiser = _Optimiser(flat, TrainConfig(), rule)
     for _ in range(steps):
         flat.gradient.copy_(torch.from_numpy(problem.gradient(flat.take_weights())))
@@ -66,7 +66,7 @@ def test_where_the_steps_begin_does_not_move_the_anchor() -> None:
 
 
 def test_only_ditto_gives_clients_a_model_of_their_own() -> None:
-    assert Ditto().personal_pull() == 0.1
-    assert Ditto(lam=0.0).personal_pull() == 0.0
-    assert FedAvg().personal_pull() is None
+    assert Ditto().personal_proximal_weight() == 0.1
+    assert Ditto(lam=0.0).personal_proximal_weight() == 0.0
+    assert FedAvg().personal_proximal_weight() is None
     assert Ditto.neutral() == Ditto()

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import ConfigError, WireError
 from common.methods import FedDyn
-from common.methods.variates import SHIFT, Variates
+from common.methods.variates import SHIFT, ControlVariates
 from server_app.state import ServerState, evaluated_weights
 from tests.builders import (
     EXACT,
@@ -30,7 +30,7 @@ BOTH = [["1", "2"]]
 TENTH = FedDyn(alpha=0.1)
 ACTIVE = FedDyn(alpha=0.1, evaluate="active")
 
-States = list[ServerState[Variates]]
+States = list[ServerState[ControlVariates]]
 
 
 def quad2(method: FedDyn, cohorts: Sequence[Sequence[str]], **more: Any) -> States:
@@ -57,11 +57,11 @@ def test_quad2s_clients() -> None:
         ("2", (0.493, 1.567), (0.3447943, 1.7257827)),
     ):
         gradient = QUAD2[client].gradient
-        weights, extras = local_steps(TENTH, {}, LAYOUT, np.ones(2), gradient)
+        weights, client_payload = local_steps(TENTH, {}, LAYOUT, np.ones(2), gradient)
         assert_allclose(weights, before, **EXACT)
-        assert extras == {}
-        brief = TENTH.brief(first.method, client)
-        weights, _ = local_steps(TENTH, brief, LAYOUT, first.weights, gradient)
+        assert client_payload == {}
+        server_payload = TENTH.server_payload(first.method, client)
+        weights, _ = local_steps(TENTH, server_payload, LAYOUT, first.weights, gradient)
         assert_allclose(weights, after, **EXACT)
 
 
@@ -127,10 +127,10 @@ def test_clients_weigh_the_same_whatever_their_examples() -> None:
 
 def test_only_a_client_that_was_seen_is_sent_anything() -> None:
     (state,) = quad2(TENTH, [["1"]])
-    sent = TENTH.brief(state.method, "1")
+    sent = TENTH.server_payload(state.method, "1")
     assert_array_equal(sent[SHIFT], -state.method.own.get("1"))
-    assert TENTH.brief(state.method, "2") == {}
-    assert TENTH.expects(state.method) == {}
+    assert TENTH.server_payload(state.method, "2") == {}
+    assert TENTH.expected_payload(state.method) == {}
 
 
 @pytest.mark.usefixtures("flower_identity")
@@ -140,8 +140,8 @@ def test_a_client_whose_reply_is_lost_is_sent_the_gradient_of_its_last_reply_aga
     known = federation.strategy.state.method
     federation.train(2, {"2": silent})
     after = federation.strategy.state.method
-    assert_array_equal(FedDyn().brief(after, "2")[SHIFT], -known.own.get("2"))
-    assert not np.array_equal(FedDyn().brief(after, "1")[SHIFT], -known.own.get("1"))
+    assert_array_equal(FedDyn().server_payload(after, "2")[SHIFT], -known.own.get("2"))
+    assert not np.array_equal(FedDyn().server_payload(after, "1")[SHIFT], -known.own.get("1"))
     held = [entry.vector for entry in after.own.entries.values()]
     assert_allclose(after.mean, np.mean(held, axis=0), atol=1e-7)
 
@@ -173,12 +173,12 @@ def test_an_unknown_model_to_evaluate_is_refused() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_gradient_of_another_size_is_refused_not_stretched(size: int) -> None:
     with pytest.raises(WireError, match=f"feddyn corrects 2 .* sent {size}; both sides"):
-        FedDyn().rule({SHIFT: np.zeros(size)}, LAYOUT)
+        FedDyn().local_rule({SHIFT: np.zeros(size)}, LAYOUT)
 
 
 def test_momentum_is_objected_to_and_weight_decay_is_not() -> None:
-    assert list(FedDyn().objections(lr=0.1, momentum=0.0, weight_decay=1e-3)) == []
-    (said,) = FedDyn().objections(lr=0.1, momentum=0.9, weight_decay=0.0)
+    assert list(FedDyn().config_problems(lr=0.1, momentum=0.0, weight_decay=1e-3)) == []
+    (said,) = FedDyn().config_problems(lr=0.1, momentum=0.9, weight_decay=0.0)
     assert said.startswith("train.momentum must be 0, not 0.9")
 
 

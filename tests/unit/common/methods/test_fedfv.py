@@ -72,7 +72,7 @@ def written_out(method: FedFV, cohort: Cohort, seen: Mapping[str, tuple[int, Vec
     m, now = len(cohort.updates), cohort.round
     deltas = {update.client: update.delta for update in cohort.updates}
     order = sorted(
-        deltas, key=lambda c: dict(zip(deltas, cohort.told(LOSS_BEFORE), strict=True))[c]
+        deltas, key=lambda c: dict(zip(deltas, cohort.metric(LOSS_BEFORE), strict=True))[c]
     )
     keep = order[math.ceil((m - 1) * (1 - method.alpha)) :] if method.alpha > 0 else []
     total = np.zeros_like(cohort.updates[0].delta)
@@ -321,7 +321,7 @@ def test_the_memory_that_is_announced_is_reached_and_never_exceeded(
     """Cohorts of two that take turns fill the window with different clients."""
     method, most = FedFV(**settings), 4 * rows * 50
     assert most_remembered(method, clients) == most
-    assert 4 * method.memory(layout_of_size(50), clients, 2) == most
+    assert 4 * method.state_floats(layout_of_size(50), clients, 2) == most
 
 
 @pytest.mark.parametrize(
@@ -335,6 +335,6 @@ def test_settings_out_of_range_are_refused_by_name(setting: dict[str, Any]) -> N
 def test_a_window_without_end_is_as_quick_as_any() -> None:
     for window in ("paper", "code"):
         method = FedFV(tau=2**62, window=window)
-        assert method.memory(layout_of_size(2), 10, 3) == 2 * 10
+        assert method.state_floats(layout_of_size(2), 10, 3) == 2 * 10
         step = method.aggregate(cohort_of(TOY3, losses=TOY3_LOSSES), History(), layout_of_size(2))
         assert np.isfinite(step.direction).all()

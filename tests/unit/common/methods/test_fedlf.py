@@ -138,7 +138,7 @@ def test_it_is_the_cards_steps_with_absent_clients(seed: int) -> None:
     state = FedLF().aggregate(first, NOBODY, parts).state
     step = FedLF().aggregate(second, state, parts)
     old, new = (np.array([u.delta for u in c.updates]) for c in (first, second))
-    direction, stacks = book(new, old, second.told(LOSS_BEFORE), list(parts.spans.values()))
+    direction, stacks = book(new, old, second.metric(LOSS_BEFORE), list(parts.spans.values()))
     assert step.report["absent"] == 4
     assert_allclose(step.direction, direction, **EXACT)
     d = step.direction / step.report["stretch"]
@@ -166,7 +166,7 @@ def test_the_local_rate_of_any_round_cancels() -> None:
         scaled = cohort_of(
             [update.delta * early for update in first.updates],
             names=list("abcd"),
-            losses=first.told(LOSS_BEFORE).tolist(),
+            losses=first.metric(LOSS_BEFORE).tolist(),
             lr=early,
         )
         state = FedLF().aggregate(scaled, NOBODY, layout(60)).state
@@ -266,7 +266,7 @@ def test_a_client_that_left_a_layer_alone_is_left_out_of_it(released: bool) -> N
 def test_a_layer_that_nobody_moved_stays_and_changes_nothing_elsewhere(at: int) -> None:
     cohort = random_cohort(3, 4, 50)
     spread = [np.insert(update.delta, [25 * at] * 5, 0.0) for update in cohort.updates]
-    losses = cohort.told(LOSS_BEFORE).tolist()
+    losses = cohort.metric(LOSS_BEFORE).tolist()
     sizes = [25, 25]
     sizes.insert(at, 5)
     plain = FedLF().aggregate(cohort, NOBODY, layout(25, 25)).direction
@@ -298,8 +298,8 @@ def test_a_bias_with_more_clients_than_entries_is_merged_and_not_lost() -> None:
 
 
 def test_released_takes_one_full_batch_step_and_merges_nothing() -> None:
-    assert FedLF(released=True).rule({}, layout(2)).full_batch
-    assert not FedLF().rule({}, layout(2)).full_batch
+    assert FedLF(released=True).local_rule({}, layout(2)).full_batch
+    assert not FedLF().local_rule({}, layout(2)).full_batch
     step = FedLF(released=True).aggregate(toy3(), NOBODY, layout(1, 1))
     assert step.report["layers"] == 2
     assert_array_equal(step.direction, np.zeros(2))

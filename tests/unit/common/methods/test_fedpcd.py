@@ -171,7 +171,7 @@ def test_the_memory_that_is_announced_is_reached_and_never_exceeded(
     """Cohorts of two that take turns fill the window with different clients."""
     method, most = FedPCD(history=history), 4 * rows * 50
     assert most_remembered(method, clients) == most
-    assert 4 * method.memory(layout_of_size(50), clients, 2) == most
+    assert 4 * method.state_floats(layout_of_size(50), clients, 2) == most
 
 
 @pytest.mark.parametrize(

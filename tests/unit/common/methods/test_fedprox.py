@@ -30,9 +30,11 @@ def test_quad2_iso(
 ) -> None:
     """Clients' models after two steps, and both averages."""
     for client, expected in (("1", one), ("2", two)):
-        weights, extras = local_steps(FedProx(mu=mu), {}, LAYOUT, np.ones(2), ISO[client].gradient)
+        weights, client_payload = local_steps(
+            FedProx(mu=mu), {}, LAYOUT, np.ones(2), ISO[client].gradient
+        )
         assert_allclose(weights, expected, **EXACT)
-        assert extras == {}
+        assert client_payload == {}
     for method, expected in ((FedProx(mu=mu, uniform=True), mean), (FedProx(mu=mu), weighted)):
         start = begin(method, LAYOUT, (1, 1))
         sizes = {"1": 3, "2": 1}.__getitem__
@@ -69,9 +71,9 @@ def test_the_larger_mu_the_nearer_a_client_stays() -> None:
 )  # fmt: skip
 def test_a_pull_that_diverges_is_refused(method: Method[Any], key: str) -> None:
     quiet = {"momentum": 0.0, "weight_decay": 0.0}
-    (said,) = method.objections(lr=0.1, **quiet)
+    (said,) = method.config_problems(lr=0.1, **quiet)
     assert said.startswith(f"{key} * train.lr must be at most 2, not 21 * 0.1")
-    assert list(method.objections(lr=0.09, **quiet)) == []
+    assert list(method.config_problems(lr=0.09, **quiet)) == []
     ways = []
     for steps in (1, 9):
         flat = np.ones(2)

@@ -30,7 +30,7 @@ def direction(q: float, cohort: Cohort) -> Vector:
 
 def by_the_book(q: float, cohort: Cohort) -> Vector:
     """The card's four lines, as they stand."""
-    losses, lipschitz = cohort.told("loss-before") + 1e-10, 1 / cohort.local_lr
+    losses, lipschitz = cohort.metric("loss-before") + 1e-10, 1 / cohort.local_lr
     g = lipschitz * np.stack([update.delta for update in cohort.updates])
     D = losses[:, None] ** q * g
     h = q * losses ** (q - 1) * (g**2).sum(axis=1) + lipschitz * losses**q

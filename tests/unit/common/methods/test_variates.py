@@ -12,7 +12,7 @@ from torch import nn
 from common.errors import ConfigError, WireError
 from common.layout import Layout
 from common.methods import FedPVR, Scaffold
-from common.methods.variates import SHIFT, VARIATE, VariateMethod
+from common.methods.variates import SHIFT, VARIATE, ControlVariateMethod
 from common.models import build, layout_of
 from server_app.state import ServerState
 from tests.builders import EXACT, QUAD2, begin, bowls, drawn, layout_of_size, play
@@ -22,7 +22,7 @@ QUAD2_LAYOUT = layout_of_size(2)
 
 
 def quad2(
-    method: VariateMethod, cohorts: Sequence[Sequence[str]], server_lr: float = 1.0
+    method: ControlVariateMethod, cohorts: Sequence[Sequence[str]], server_lr: float = 1.0
 ) -> list[ServerState]:
     state = begin(method, QUAD2_LAYOUT, (1, 1))
     return play(method, state, QUAD2_LAYOUT, QUAD2, cohorts, server_lr=server_lr)
@@ -79,7 +79,7 @@ def test_fedpvr_on_quad2_with_sampling() -> None:
 
 
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_13_c_is_the_mean_of_all_c_i_after_every_round(method: VariateMethod) -> None:
+def test_flb_13_c_is_the_mean_of_all_c_i_after_every_round(method: ControlVariateMethod) -> None:
     """Clients that were never seen count as zero, and the sum does not drift in 60 rounds."""
     layout = layout_of_size(9)
     state = begin(method, layout, np.zeros(9), np.float32)
@@ -93,12 +93,12 @@ def test_flb_13_c_is_the_mean_of_all_c_i_after_every_round(method: VariateMethod
 
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
 def test_flb_14_everything_is_zero_before_round_1_and_one_step_gives_the_exact_gradient(
-    method: VariateMethod,
+    method: ControlVariateMethod,
 ) -> None:
     layout, problems = layout_of_size(9), bowls(3, 9)
     state = begin(method, layout, np.full(9, 0.5), np.float32)
     for client in problems:
-        assert not method.brief(state.method, client)[SHIFT].any()
+        assert not method.server_payload(state.method, client)[SHIFT].any()
     (after,) = play(method, state, layout, problems, [list(problems)], steps=1)
     block = method.corrected(layout)
     for client, problem in problems.items():
@@ -122,7 +122,7 @@ class Net(nn.Module):
             layer.requires_grad_(False)
 
 
-def corrected_names(method: VariateMethod, layout: Layout) -> set[str]:
+def corrected_names(method: ControlVariateMethod, layout: Layout) -> set[str]:
     inside = np.zeros(layout.size, dtype=bool)
     for span in method.corrected(layout).spans:
         inside[span] = True
@@ -152,13 +152,13 @@ HEADS = {"classifier.0.weight", "classifier.0.bias", "classifier.2.weight", "cla
     ],
 )
 def test_flb_13_variates_belong_to_exactly_the_trained_tensors_asked_for(
-    method: VariateMethod, names: set[str]
+    method: ControlVariateMethod, names: set[str]
 ) -> None:
     """No buffers, no frozen layers, no weight without its bias."""
     layout = layout_of(Net())
     assert corrected_names(method, layout) == names
     size = sum(tensor.size for tensor in layout.tensors if tensor.name in names)
-    assert method.expects(method.init(layout)) == ({VARIATE: size} if names else {})
+    assert method.expected_payload(method.init(layout)) == ({VARIATE: size} if names else {})
 
 
 def test_flb_13_the_head_may_be_all_that_is_trained() -> None:
@@ -182,11 +182,11 @@ def test_flb_13_bfloat16_is_refused_at_start() -> None:
 @pytest.mark.parametrize("sent", [{}, {SHIFT: np.zeros(1)}, {SHIFT: np.zeros(5)}])
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
 def test_flb_13_a_correction_of_another_size_is_refused_not_stretched(
-    method: VariateMethod, sent: dict[str, np.ndarray]
+    method: ControlVariateMethod, sent: dict[str, np.ndarray]
 ) -> None:
     layout = layout_of_size(9)
     with pytest.raises(WireError, match=f"{len(sent.get(SHIFT, ()))}; both sides"):
-        method.rule(sent, layout)
+        method.local_rule(sent, layout)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_an_absent_client_keeps_its_variate() -> None:
 
 
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_14_momentum_and_weight_decay_are_objected_to(method: VariateMethod) -> None:
-    assert list(method.objections(lr=0.1, momentum=0.0, weight_decay=0.0)) == []
-    said = list(method.objections(lr=0.1, momentum=0.9, weight_decay=1e-4))
+def test_flb_14_momentum_and_weight_decay_are_objected_to(method: ControlVariateMethod) -> None:
+    assert list(method.config_problems(lr=0.1, momentum=0.0, weight_decay=0.0)) == []
+    said = list(method.config_problems(lr=0.1, momentum=0.9, weight_decay=1e-4))
     assert [text.partition(" ")[0] for text in said] == ["train.momentum", "train.weight-decay"]
 
 

@@ -129,6 +129,6 @@ def test_a_step_of_another_length_and_missing_clients_are_named() -> None:
     assert judged(few)["why_not"] == ["3 of 12 clients took part; the theorem needs all"]
 
 
-def test_methods_that_remember_nobody_have_no_lookback() -> None:
-    assert FedPCD(history=3).lookback == 3
-    assert FedMGDA().lookback is None
+def test_methods_that_remember_nobody_have_no_history_rounds() -> None:
+    assert FedPCD(history=3).history_rounds == 3
+    assert FedMGDA().history_rounds is None
