@@ -21,8 +21,8 @@ from bench.command import at_least, carry_out, keep, writable
 from bench.trial import BenchError
 from common.methods import METHODS
 from common.runs.records import OUTCOME
-from deploy.report.runs import Run, load_runs
-from deploy.report.table import megabytes_per_client_round
+from deploy.report.run_data import RunData, load_runs
+from deploy.report.run_summary import megabytes_per_client_round
 
 FEDKEEL = (sys.executable, "-m", "deploy.cli.main")
 RATES = (0.02, 0.05, 0.1, 0.2)
@@ -46,7 +46,7 @@ def folder(text: str) -> Path:
 
 def runs_of(
     out: Path, alpha: float, lr: float, seed: int, rounds: int, methods: Sequence[str]
-) -> dict[str, list[Run]]:
+) -> dict[str, list[RunData]]:
     """Return the runs of these methods, each followed by that of its clients' own models."""
     home = out / f"alpha{alpha:g}-lr{lr:g}-seed{seed}"
     settings = {
@@ -65,7 +65,7 @@ def runs_of(
     return {method: load_runs({method: home / method}) for method in methods}
 
 
-def ended(run: Run) -> bool:
+def ended(run: RunData) -> bool:
     """Say whether the last round was evaluated."""
     return bool(run.evaluated) and run.evaluated[-1][0] == run.rounds
 

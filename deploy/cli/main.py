@@ -200,8 +200,8 @@ def _carry_out(
 
 def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
     from deploy.report.figures import plot_runs
-    from deploy.report.runs import load_runs
-    from deploy.report.table import summary_table, write_summary
+    from deploy.report.run_data import load_runs
+    from deploy.report.run_summary import summary_table, write_summary
     from server_app.round.calibration import CONFORMAL
 
     runs = load_runs(run_dirs)
@@ -233,10 +233,10 @@ def report(
     tensorboard: Events = None,
 ) -> None:
     """Make one page of figures and tables of some runs."""
-    from deploy.report.events import EventLog
-    from deploy.report.write import write_report
+    from deploy.report.report_files import write_report
+    from deploy.report.tensorboard_log import TensorBoardLog
 
-    events = EventLog(tensorboard) if tensorboard else None  # said now where it cannot be
+    events = TensorBoardLog(tensorboard) if tensorboard else None  # said now where it cannot be
     targets = read_targets(target)
     paths, left_out = write_report(places, out, figures, title, targets, events)
     for folder, why in left_out.items():
@@ -294,11 +294,11 @@ def watch(
     tensorboard: Events = None,
 ) -> None:
     """Serve the report on this machine while runs go on, or before they begin."""
-    from deploy.report.events import EventLog
-    from deploy.report.page import render
-    from deploy.report.watch import LOOK_SECONDS, Watcher, serving
+    from deploy.report.html.page import render
+    from deploy.report.live_server import LOOK_SECONDS, Watcher, serving
+    from deploy.report.tensorboard_log import TensorBoardLog
 
-    events = EventLog(tensorboard) if tensorboard else None
+    events = TensorBoardLog(tensorboard) if tensorboard else None
     targets = read_targets(target)
     watcher = Watcher(
         places,

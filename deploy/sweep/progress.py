@@ -13,7 +13,7 @@ from rich.text import Text
 
 from common.runs.records import RECORDS, RecordError
 from deploy.engines.progress import Tail, accuracy, clock
-from deploy.report.runs import read_run
+from deploy.report.run_data import read_run
 from deploy.sweep.jobs import Result, Watcher
 from deploy.sweep.run_status import Standing
 from deploy.sweep.runs import PlannedRun

@@ -11,7 +11,7 @@ from rich.text import Text
 from common.io.text import one_line
 from common.runs.records import RECORDS, RecordError
 from common.statistics import OverSeeds
-from deploy.report.numbers import (
+from deploy.report.metrics import (
     OfFairness,
     evaluated,
     final,
@@ -22,8 +22,8 @@ from deploy.report.numbers import (
     spread,
     worst10,
 )
-from deploy.report.runs import Run, read_run
-from deploy.report.studies import Study, studies
+from deploy.report.run_data import RunData, read_run
+from deploy.report.run_groups import Study, group_runs
 
 SHARE, NUMBER = "{:.2%}", "{:.3f}"
 EDGES: Mapping[str, str] = {SHARE: "{:.1%}", NUMBER: "{:.2f}"}  # how a range is told
@@ -38,14 +38,14 @@ COLUMNS: Sequence[tuple[str, OfFairness, str, Callable[..., OverSeeds]]] = (
 
 def results(folders: Sequence[Path]) -> Iterator[RenderableType]:
     """Yield a table for each task of the runs in these folders, and a line for each broken run."""
-    runs: list[Run] = []
+    runs: list[RunData] = []
     for folder in folders:
         if (folder / RECORDS).exists():
             try:
                 runs.append(read_run(folder))
             except RecordError as error:
                 yield Text(one_line(f"{folder.name} is left out: {error}"))
-    yield from (study_table(study) for study in studies(runs) if evaluated(study))
+    yield from (study_table(study) for study in group_runs(runs) if evaluated(study))
 
 
 def study_table(study: Study) -> Table:

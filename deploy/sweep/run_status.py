@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from common.config import parse
 from common.errors import ConfigError
 from common.runs.records import CONFIG_FILE, RECORDS, RecordError, read_outcome
-from deploy.report.runs import read_config
+from deploy.report.run_data import read_config
 from deploy.sweep.runs import PlannedRun, identity, substance
 from deploy.system.signals import only_one
 from server_app.run_dir.checkpoint import newest_head

@@ -13,7 +13,7 @@ import pytest
 from numpy.linalg import norm
 from numpy.testing import assert_allclose
 
-import deploy.report
+import deploy.report.html
 from common.geometry import project_onto_halfspaces
 from common.methods import FedPCD
 from common.methods.history import History
@@ -22,7 +22,7 @@ from common.types import Vector
 from tests.browser import View, on_circle, opened
 from tests.builders import EXACT, LR, cohort_of, compass, layout_of_size
 
-ASSETS = Path(deploy.report.__file__).parent / "assets"
+ASSETS = Path(deploy.report.html.__file__).parent / "assets"
 PAGE, AGREEING, TWO = (10, 45, 155), (35, 60, 85), (20, 150, 165)  # the examples, in degrees
 
 

@@ -5,21 +5,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.report.figures.pictures import BRIEF, FIGURES, Picture
+from deploy.report.fallback import with_fallback
+from deploy.report.figures.catalog import BRIEF, FIGURES, FigureSpec
 from deploy.report.figures.svg import svg_text, titled, write_png
-from deploy.report.guard import guarded
-from deploy.report.runs import Run
-from deploy.report.studies import Family, Study
+from deploy.report.run_data import RunData
+from deploy.report.run_groups import Family, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BRIEF", "FIGURES", "Picture", "drawn", "plot_runs", "write_figures"]
+__all__ = ["BRIEF", "FIGURES", "FigureSpec", "drawn", "plot_runs", "write_figures"]
 
 
 def drawn(
-    study: Study, pictures: Sequence[Picture] = FIGURES
-) -> Iterator[tuple[Picture, "Figure"]]:
+    study: Study, pictures: Sequence[FigureSpec] = FIGURES
+) -> Iterator[tuple[FigureSpec, "Figure"]]:
     """Draw what the study has something to show for."""
     for picture in pictures:
         figure = picture.draw(study)
@@ -39,11 +39,11 @@ def write_figures(study: Study, folder: Path, prefix: str = "") -> list[Path]:
     paths: list[Path] = []
     for picture in FIGURES:
         write = partial(_write, study, picture, folder / f"{prefix}{picture.name}")
-        paths += guarded(picture.title, write, lambda _: [], passing=(OSError,))
+        paths += with_fallback(picture.title, write, lambda _: [], passing=(OSError,))
     return paths
 
 
-def _write(study: Study, picture: Picture, place: Path) -> list[Path]:
+def _write(study: Study, picture: FigureSpec, place: Path) -> list[Path]:
     """Write one figure to the place with two endings; nothing if it has nothing to show."""
     paths = []
     for _, figure in drawn(study, [picture]):
@@ -55,7 +55,7 @@ def _write(study: Study, picture: Picture, place: Path) -> list[Path]:
     return paths
 
 
-def plot_runs(runs: Sequence[Run], out_dir: Path, data: str = "") -> list[Path]:
+def plot_runs(runs: Sequence[RunData], out_dir: Path, data: str = "") -> list[Path]:
     """Draw the runs of one command, each for itself; without an evaluation nothing is written.
 
     Args:

@@ -6,6 +6,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from common.statistics import OverSeeds
+from deploy.report.diagnostic_values import (
+    at,
+    last_diagnosed,
+    mean_over_rounds,
+    number_in,
+    over_rounds,
+    table_in,
+)
 from deploy.report.figures.style import (
     GOOD,
     INK,
@@ -17,24 +25,16 @@ from deploy.report.figures.style import (
     Series,
     canvas,
     cells,
+    coloured_series,
     key,
     keys_of,
     legend,
     named,
     tinted,
-    told_apart,
     whole_numbers,
     write,
 )
-from deploy.report.inside import (
-    at,
-    last_diagnosed,
-    mean_over_rounds,
-    number_in,
-    over_rounds,
-    table_in,
-)
-from deploy.report.studies import Study
+from deploy.report.run_groups import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ LONGEST_LAYER, LONGEST_HEAD = 26, 10  # signs
 
 def drift_by_layer(study: Study) -> "Figure | None":
     """Draw the drift diversity of each layer, mean over the diagnosed rounds."""
-    shown = [(each, _drift(each)) for each in told_apart(study)]
+    shown = [(each, _drift(each)) for each in coloured_series(study)]
     shown = [(each, layers) for each, layers in shown if layers]
     if not shown:
         return None
@@ -82,7 +82,7 @@ def _drift(series: Series) -> dict[str, OverSeeds]:
 def _mark_bounds(axes: "Axes", study: Study) -> None:
     sizes = {
         len(found["clients"])
-        for each in told_apart(study)
+        for each in coloured_series(study)
         for found in last_diagnosed(each.family, "drift")
         if found.get("clients") and isinstance(found["clients"], list)
     }
@@ -108,7 +108,7 @@ def _plain_log(axes: "Axes") -> None:
 
 def drift_over_rounds(study: Study) -> "Figure | None":
     """Draw the drift diversity of all weights over the diagnosed rounds."""
-    shown = [(each, over_rounds(each.family, "drift", "whole")) for each in told_apart(study)]
+    shown = [(each, over_rounds(each.family, "drift", "whole")) for each in coloured_series(study)]
     shown = [(each, points) for each, points in shown if len(points) > 1]
     if not shown:
         return None
@@ -129,7 +129,7 @@ def drift_over_rounds(study: Study) -> "Figure | None":
 
 def similarity(study: Study) -> "Figure | None":
     """Draw the mean CKA over pairs of clients, layers by methods, as a heat map."""
-    columns = [(each, _similarity(each)) for each in told_apart(study)]
+    columns = [(each, _similarity(each)) for each in coloured_series(study)]
     columns = [(each, layers) for each, layers in columns if layers]
     names = list(dict.fromkeys(name for _, layers in columns for name in layers))[:MOST_LAYERS]
     grid = [[layers.get(name) for _, layers in columns] for name in names]
@@ -182,7 +182,7 @@ def _stretched(grid: Sequence[Sequence[float | None]], low: float) -> list[list[
 
 def matrices(study: Study) -> "Figure | None":
     """Draw the CKA of every pair of clients in the last layer, a square for each method."""
-    found = [(each, _last_matrix(each)) for each in told_apart(study)]
+    found = [(each, _last_matrix(each)) for each in coloured_series(study)]
     shown = [(each, grid) for each, grid in found if grid][:MOST_MATRICES]
     low = _floor([line for _, grid in shown for line in grid])
     if low is None:

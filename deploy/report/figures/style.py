@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
-from deploy.report.html import printable
-from deploy.report.numbers import (
+from deploy.report.html.elements import printable
+from deploy.report.metrics import (
     OfFairness,
     evaluated,
     final,
@@ -17,7 +17,7 @@ from deploy.report.numbers import (
     reference,
     worst10,
 )
-from deploy.report.studies import Family, Study
+from deploy.report.run_groups import Family, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +129,7 @@ def series_of(study: Study) -> list[Series]:
     ]
 
 
-def told_apart(study: Study) -> list[Series]:
+def coloured_series(study: Study) -> list[Series]:
     """Return the series that have a colour of their own in curves."""
     return [each for each in series_of(study) if not each.style.faint]
 

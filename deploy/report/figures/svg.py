@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
 
 from deploy.report.figures.style import INK, MUTED, PAPER, SMALL, TOKENS
-from deploy.report.html import printable
+from deploy.report.html.elements import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

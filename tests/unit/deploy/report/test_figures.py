@@ -19,19 +19,19 @@ from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.report.figures import FIGURES, drawn, plot_runs, write_figures
 from deploy.report.figures.style import COLOURS, SIZE, Style, series_of
 from deploy.report.figures.svg import DOTS, for_page, svg_text
-from deploy.report.runs import Run, read_run
-from deploy.report.studies import Study, studies
+from deploy.report.run_data import RunData, read_run
+from deploy.report.run_groups import Study, group_runs
 from server_app.round.calibration import CONFORMAL
 from server_app.run_dir.partition import PARTITION
 from server_app.run_dir.run_dir import RunFolder
-from tests.unit.deploy.report.test_table import NOTHING, UNEVALUATED, evaluation_of, record
+from tests.unit.deploy.report.test_run_summary import NOTHING, UNEVALUATED, evaluation_of, record
 
 LAYERS = ("features.1", "classifier")
 
 
-def made_up(label: str, clients: int, rounds: int = 6, every: int = 2) -> Run:
+def made_up(label: str, clients: int, rounds: int = 6, every: int = 2) -> RunData:
     chance = stream(1, "made-up", label, clients)
-    return Run(
+    return RunData(
         label,
         tuple(
             record(
@@ -84,8 +84,8 @@ def test_nothing_evaluated_draws_nothing(tmp_path: Path) -> None:
 
 def test_awkward_labels_and_perfect_or_useless_models_can_be_drawn(tmp_path: Path) -> None:
     runs = [
-        Run(r"$\broken$ [x] 100%", (record(1, evaluation_of(100, 100)),)),
-        Run("useless " * 12, (record(1, evaluation_of(0, 0)),)),
+        RunData(r"$\broken$ [x] 100%", (record(1, evaluation_of(100, 100)),)),
+        RunData("useless " * 12, (record(1, evaluation_of(0, 0)),)),
     ]
     assert len(plot_runs(runs, tmp_path, r"$\frac$ " * 40)) == 2
 
@@ -104,10 +104,10 @@ from typing import Any
 from xml.etree import ElementTree
 from common.runs.records import *
 from deploy.report.figures import plot_runs
-from deploy.report.runs import Run
+from deploy.report.run_data import RunData
 print([name for name in ("flwr", "torch", "matplotlib") if name in sys.modules])
 evaluation = Evaluation.of({"0": ClientScore(2, 1, 0.5)}, {})
-run = Run("x", (RoundRecord(1, 0.1, [], [], evaluation=evaluation),))
+run = RunData("x", (RoundRecord(1, 0.1, [], [], evaluation=evaluation),))
 print(len(plot_runs([run], Path(sys.argv[1]))), "matplotlib.pyplot" in sys.modules)
 """
     call = [sys.executable, "-c", code, str(tmp_path)]
@@ -159,7 +159,7 @@ def conformal() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def full_run(folder: Path, name: str, shift: float = 0.0, **flat: Any) -> Run:
+def full_run(folder: Path, name: str, shift: float = 0.0, **flat: Any) -> RunData:
     """A run with everything beside it; {"fedpcd__tau": 0.1} stands for {"fedpcd.tau": 0.1}."""
     changes = {key.replace("__", "."): value for key, value in flat.items()}
     config = parse({"rounds": 4, "out": str(folder), "name": name, **changes})
@@ -191,7 +191,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Study:
         for place, told in enumerate(settings)
         for seed in (1, 2)
     ]
-    (study,) = studies(runs)
+    (study,) = group_runs(runs)
     return study
 
 
@@ -213,19 +213,19 @@ def test_a_study_with_everything_has_every_figure(svgs: dict[str, str]) -> None:
 
 
 def test_a_study_without_anything_has_no_figure() -> None:
-    for runs in ([], [NOTHING], [UNEVALUATED], [Run("x", (record(1), record(2)))]):
-        assert [name for study in studies(runs) for name in drawn(study)] == []
+    for runs in ([], [NOTHING], [UNEVALUATED], [RunData("x", (record(1), record(2)))]):
+        assert [name for study in group_runs(runs) for name in drawn(study)] == []
 
 
 @pytest.mark.parametrize("clients", [1, 300])
 def test_every_number_of_clients_can_be_drawn(tmp_path: Path, clients: int) -> None:
-    (study,) = studies([made_up("one", clients), made_up("two", clients)])
+    (study,) = group_runs([made_up("one", clients), made_up("two", clients)])
     names = {picture.name for picture, figure in drawn(study) if svg_text(figure)}
     assert names >= {"accuracy", "clients", "spread", "tenth", "target"}
 
 
 def test_the_same_study_gives_the_same_bytes(tmp_path: Path) -> None:
-    (study,) = studies([made_up("one", 20)])
+    (study,) = group_runs([made_up("one", 20)])
     for folder in ("a", "b"):
         write_figures(study, tmp_path / folder)
     paths = sorted(path.name for path in (tmp_path / "a").iterdir())
@@ -251,7 +251,7 @@ def test_figures_say_what_the_records_say(svgs: dict[str, str]) -> None:
 def test_a_client_that_gains_nothing_is_not_worked_against() -> None:
     said = {"cosine": {"0": 0.4, "1": 0.0, "2": -0.1, "3": None}}
     one = record(1, evaluation_of(50), diagnostics=said)
-    (study,) = studies([Run("x", (one,), parse({"method": "fedavg"}).to_flat())])
+    (study,) = group_runs([RunData("x", (one,), parse({"method": "fedavg"}).to_flat())])
     (words,) = [words_of(svg_text(f)) for picture, f in drawn(study) if picture.name == "cosines"]
     assert "fedavg: 33 % against" in words
 
@@ -272,7 +272,7 @@ def test_what_is_undefined_is_left_out(tmp_path: Path) -> None:
     path = RunFolder.open(config).path
     Recorder(path / RECORDS).append(record(1, evaluation_of(50, 60), diagnostics=told))
     (path / CONFORMAL).write_text(json.dumps(sets))
-    (study,) = studies([read_run(path)])
+    (study,) = group_runs([read_run(path)])
     for picture, figure in drawn(study):
         assert "nan" not in words_of(svg_text(figure)).lower(), picture.name
 
@@ -293,19 +293,19 @@ def test_in_a_page_colours_are_the_pages_and_ids_do_not_meet(svgs: dict[str, str
 
 def test_colours_stay_with_their_families_while_others_have_no_result_yet() -> None:
     runs = [made_up(name, 4) for name in ("a", "b", "c")]
-    early = studies([replace(runs[0], records=()), *runs[1:]])[0]
-    late = studies(runs)[0]
+    early = group_runs([replace(runs[0], records=()), *runs[1:]])[0]
+    late = group_runs(runs)[0]
     styles = {each.name: each.style for each in series_of(late)}
     assert [each.style for each in series_of(early)] == [styles["b"], styles["c"]]
 
 
 def test_of_many_the_reference_and_one_for_each_method_have_a_colour() -> None:
-    def of(method: str, right: int, **flat: Any) -> Run:
+    def of(method: str, right: int, **flat: Any) -> RunData:
         config = parse({"method": method, "rounds": 1, **flat}).to_flat()
-        return Run("x", (record(1, evaluation_of(right, right)),), config)
+        return RunData("x", (record(1, evaluation_of(right, right)),), config)
 
     sweep = [of("fedpcd", 80 + k, **{"fedpcd.history": k}) for k in range(12)]
-    (study,) = studies([*sweep, of("fedavg", 10)])
+    (study,) = group_runs([*sweep, of("fedavg", 10)])
     shown = [each.name for each in series_of(study) if not each.style.faint]
     assert shown == ["fedpcd", "fedavg"]
     assert len(series_of(study)) == 13
@@ -313,7 +313,7 @@ def test_of_many_the_reference_and_one_for_each_method_have_a_colour() -> None:
 
 def test_odd_names_can_be_drawn() -> None:
     names = ["$x^2$", "_hidden", "<b>&", "\u4e00\u4e8c", "a\x00b", "\ud800", " ", "n" * 300]
-    runs = [Run(name, (record(1, evaluation_of(50, 60)),)) for name in names]
-    (study,) = studies(runs)
+    runs = [RunData(name, (record(1, evaluation_of(50, 60)),)) for name in names]
+    (study,) = group_runs(runs)
     for _, figure in drawn(study):
         assert words_of(svg_text(figure).encode().decode())

@@ -11,16 +11,16 @@ import pytest
 from common.config import parse
 from common.errors import ConfigError
 from common.runs.records import RECORDS, Outcome, Recorder, write_outcome
-from deploy.report import page
 from deploy.report.figures import FIGURES
-from deploy.report.html import html, table, tag
-from deploy.report.page import render
-from deploy.report.runs import Run
-from deploy.report.write import write_report
+from deploy.report.html import page
+from deploy.report.html.elements import html, table, tag
+from deploy.report.html.page import render
+from deploy.report.report_files import write_report
+from deploy.report.run_data import RunData
 from server_app.run_dir.partition import PARTITION
 from server_app.run_dir.run_dir import RunFolder
 from tests.unit.deploy.report.test_figures import full_run, made_up
-from tests.unit.deploy.report.test_table import NOTHING, UNEVALUATED, evaluation_of, record
+from tests.unit.deploy.report.test_run_summary import NOTHING, UNEVALUATED, evaluation_of, record
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>'
 
@@ -59,12 +59,12 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def with_config(run: Run, **flat: object) -> Run:
+def with_config(run: RunData, **flat: object) -> RunData:
     return replace(run, config=parse(flat).to_flat())
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunData]:
     folder = tmp_path_factory.mktemp("runs")
     return [
         full_run(folder, f"{method}-{seed}", shift=shift, method=method, seed=seed)
@@ -74,7 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 
 @pytest.fixture(scope="module")
-def text(runs: list[Run]) -> str:
+def text(runs: list[RunData]) -> str:
     found = render(runs)
     assert "cannot be drawn" not in found
     return found
@@ -119,7 +119,7 @@ def test_it_names_who_was_dropped_how_often_and_why(report: Reader) -> None:
 
 
 def test_the_worst_served_clients_come_first_with_their_samples() -> None:
-    one = Run("x", (record(1, evaluation_of(90, 20, 95, 40, 99, 98, 97)),))
+    one = RunData("x", (record(1, evaluation_of(90, 20, 95, 40, 99, 98, 97)),))
     text = Reader(render([one])).text
     assert re.search(r"1 20\.0 % of 100 3 40\.0 % of 100 0", text)
 
@@ -144,7 +144,7 @@ def test_a_name_is_never_read_as_html(tmp_path: Path, where: str) -> None:
 
 
 @pytest.mark.parametrize("runs", [[], [NOTHING], [UNEVALUATED], [NOTHING, made_up("a", 4)]])
-def test_runs_that_have_just_begun_are_no_error(runs: list[Run]) -> None:
+def test_runs_that_have_just_begun_are_no_error(runs: list[RunData]) -> None:
     text = Reader(render(runs)).text
     assert "nan" not in text.lower().replace("nan:", "")
     assert ("There are no runs yet." in text) == (not runs)

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.runs.records import Outcome, RoundRecord, write_outcome
-from deploy.report.runs import discover
+from deploy.report.run_data import discover
 from deploy.sweep.plan import Plan, Variant
 from deploy.sweep.run_status import Standing, clear, standings, tidy
 from deploy.sweep.runs import PlannedRun, runs_of

@@ -1,0 +1,109 @@
+"""What lies in runs beside accuracies: diagnostics of rounds, prediction sets, the split."""
+
+from collections.abc import Mapping
+from statistics import fmean
+from sys import float_info
+from typing import Any
+
+from common.statistics import OverSeeds, over_seeds
+from deploy.report.run_data import RunData
+from deploy.report.run_groups import Family, Study
+from server_app.run_dir.partition import Partition, read_partition
+
+Found = Mapping[str, Any]
+LARGEST = float_info.max
+
+
+def diagnosed(run: RunData, part: str) -> list[tuple[int, Found]]:
+    """Return (round, diagnostics) of the rounds whose diagnostics have this part."""
+    return [(r.round, r.diagnostics) for r in run.records if table_in(r.diagnostics, part)]
+
+
+def at(found: object, *keys: str) -> Any:
+    """Return what lies at this place of free JSON values, None where there is no such place."""
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def table_in(found: object, *keys: str) -> Mapping[str, Any]:
+    """Return the table at this place; an empty one where there is none."""
+    value = at(found, *keys)
+    return value if isinstance(value, Mapping) else {}
+
+
+def numbers_in(found: object, *keys: str) -> dict[str, float | None]:
+    """Return the numbers of the table at this place; None for what is none."""
+    return {name: _number(value) for name, value in table_in(found, *keys).items()}
+
+
+def number_in(found: object, *keys: str) -> float | None:
+    """Return the number at this place, None where there is none."""
+    return _number(at(found, *keys))
+
+
+def last_diagnosed(family: Family, part: str) -> list[Found]:
+    """Return the last diagnostics that have this part, of each seed that has any."""
+    found = [diagnosed(run, part) for run in family.runs if not family.personal]
+    return [rounds[-1][1] for rounds in found if rounds]
+
+
+def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, OverSeeds]]:
+    """Return the number at this place of a part by round, its mean and range over the seeds."""
+    tables = [
+        {number: number_in(found, part, *keys) for number, found in diagnosed(run, part)}
+        for run in family.runs
+        if not family.personal
+    ]
+    return _by_round(tables)
+
+
+def mean_over_rounds(family: Family, part: str, *keys: str) -> OverSeeds | None:
+    """Return the mean over the diagnosed rounds of each seed, its mean and range over the seeds."""
+    means = []
+    for run in family.runs if not family.personal else ():
+        found = (number_in(each, part, *keys) for _, each in diagnosed(run, part))
+        known = [value for value in found if value is not None]
+        means.append(fmean(known) if known else None)
+    return over_seeds(means)
+
+
+def of_rounds(family: Family, key: str) -> list[tuple[int, OverSeeds]]:
+    """Return a number of the method's own reports by round, its mean and range over the seeds."""
+    tables = [
+        {r.round: _number(r.method.get(key)) for r in run.records}
+        for run in family.runs
+        if not family.personal
+    ]
+    return _by_round(tables)
+
+
+def _by_round(tables: list[dict[int, float | None]]) -> list[tuple[int, OverSeeds]]:
+    rounds = sorted({number for table in tables for number in table})
+    pairs = [(number, over_seeds(table.get(number) for table in tables)) for number in rounds]
+    return [(number, value) for number, value in pairs if value]
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, int | float) and -LARGEST <= value <= LARGEST:  # which no NaN is
+        return float(value)
+    return None
+
+
+def step_cosines(family: Family) -> list[tuple[int, float]]:
+    """Return (round, cosine of the step with a client's update) of all clients and seeds."""
+    if family.personal:
+        return []
+    return [
+        (number, cosine)
+        for run in family.runs
+        for number, found in diagnosed(run, "cosine")
+        for cosine in numbers_in(found, "cosine").values()
+        if cosine is not None
+    ]
+
+
+def partition_of(study: Study) -> Partition | None:
+    """Return who holds which classes in the first run that noted it."""
+    found = (read_partition(run.path) for run in study.runs if run.path)
+    return next((one for one in found if one), None)

@@ -1,0 +1,200 @@
+"""`fedkeel watch`: the report of runs, served on this machine alone while they go on."""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from common.errors import ConfigError, FedError
+from common.runs.live import read_live
+from common.runs.records import CONFIG_FILE, OUTCOME, RECORDS, read_outcome
+from deploy.federation.status import headline
+from deploy.report.run_data import RunData, discover, folders_with, name_below
+from deploy.report.tensorboard_log import TensorBoardLog
+from server_app.round.calibration import CONFORMAL
+from server_app.run_dir.partition import PARTITION
+
+LOOPBACK = "127.0.0.1"
+LOOK_SECONDS = 1.0
+SHARE = 0.25  # of the time that may be spent on drawing: the runs need the cores
+MARKS = (RECORDS, OUTCOME, CONFIG_FILE, PARTITION, CONFORMAL)
+
+Render = Callable[[Sequence[RunData], Mapping[str, str]], str]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page and what it stands for."""
+
+    version: str
+    html: str
+
+
+class Watcher:
+    """Keeps the page of what lies below some folders up to date.
+
+    Args:
+        places: folders of runs, or that hold runs, now or later.
+        render: makes a page of the runs, and of why others are left out, by folder.
+        events: event files to keep up to date as well.
+
+    Attributes:
+        shown: the newest page.
+        error: what ended the following of the runs, if something did.
+    """
+
+    def __init__(
+        self, places: Sequence[Path], render: Render, events: TensorBoardLog | None = None
+    ) -> None:
+        self.places = list(places)
+        self._render, self._events = render, events
+        self.shown = Shown("", render([], {}))  # what is there is read once somebody can look
+        self.error: Exception | None = None
+
+    def look(self) -> bool:
+        """Draw the page anew if a file has changed; says whether it did.
+
+        A place without any run yet shows nothing; while folders come and go, the page stays.
+        """
+        try:
+            states = self._states()
+            version = _digest(states)
+            if version == self.shown.version:
+                return False
+            runs, left_out = self._read()
+            read = {*(str(run.path) for run in runs), *left_out}
+            listed = {str(path.parent.resolve()) for path, *_ in states if path.name == RECORDS}
+            if read != listed or self._states() != states:
+                version += "~"  # it changed meanwhile: the next look draws again
+        except OSError:  # what was listed is gone; the next look sees what has become of it
+            return False
+        self.shown = Shown(version, self._render(runs, left_out))
+        if self._events:
+            names = [name_below(self.places, run.path) for run in runs if run.path]
+            self._events.write(runs, names)
+        return True
+
+    def _read(self) -> tuple[list[RunData], dict[str, str]]:
+        runs: dict[Path | None, RunData] = {}
+        left_out: dict[str, str] = {}
+        for place in self.places:
+            with suppress(ConfigError):  # it has none yet
+                found, broken = discover([place])
+                runs |= {run.path: run for run in found}
+                left_out |= broken
+        return list(runs.values()), left_out
+
+    def now(self) -> list[str]:
+        """Say of each run that is going on what it is doing at this moment."""
+        lines: list[str] = []
+        try:
+            folders = self._folders()
+        except OSError:
+            return lines
+        for folder in folders:
+            try:
+                live, outcome = read_live(folder), read_outcome(folder)
+            except (FedError, OSError):
+                continue
+            if live and not outcome:
+                name = name_below(self.places, folder)
+                lines.append(f"{name}: {headline(live, None, time.time(), name)}")
+        return lines
+
+    def _folders(self) -> list[Path]:
+        return [folder for place in self.places for folder in folders_with(place, MARKS)]
+
+    def _states(self) -> list[tuple[Path, int, int]]:
+        """What the page is made of: files, when they were changed, and their sizes."""
+        return [
+            (path, path.stat().st_mtime_ns, path.stat().st_size)
+            for folder in self._folders()
+            for mark in MARKS
+            if (path := folder / mark).exists()
+        ]
+
+
+def _digest(states: Sequence[tuple[Path, int, int]]) -> str:
+    text = json.dumps([(str(path), *numbers) for path, *numbers in states])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@contextmanager
+def serving(watcher: Watcher, port: int) -> Iterator[str]:
+    """Serve the watcher's page on the loopback address, and keep it up to date; yields its URL.
+
+    Args:
+        watcher: what to show.
+        port: 0 chooses a free one.
+
+    Raises:
+        ConfigError: the port cannot be had.
+    """
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), _handler(watcher))
+    except OSError as error:
+        raise ConfigError(
+            f"port {port} of {LOOPBACK} cannot be had: {error.strerror}; give another --port, or 0 "
+            "for a free one"
+        ) from error
+    over = threading.Event()
+
+    def follow() -> None:
+        while not over.is_set() and not watcher.error:
+            begin = time.monotonic()
+            try:
+                drawn = watcher.look()
+            except Exception as error:  # told by whoever waits for the end
+                watcher.error = error
+                return
+            took = time.monotonic() - begin
+            over.wait(max(LOOK_SECONDS, took / SHARE if drawn else 0))
+
+    threads = [threading.Thread(target=t, daemon=True) for t in (server.serve_forever, follow)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}/"
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+        for thread in threads:
+            thread.join()
+
+
+def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert isinstance(self.server, ThreadingHTTPServer)
+            port = self.server.server_port
+            if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
+                # another site's name that was made to point here must not read the page
+                self._answer(HTTPStatus.FORBIDDEN, "text/plain", "only for this machine\n")
+            elif self.path == "/":
+                self._answer(HTTPStatus.OK, "text/html", watcher.shown.html)
+            elif self.path == "/state":
+                state = {"version": watcher.shown.version, "now": watcher.now()}
+                self._answer(HTTPStatus.OK, "application/json", json.dumps(state))
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is only /\n")
+
+        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing of each request."""
+
+    return Handler

@@ -1,0 +1,129 @@
+"""All numbers of a report as plain JSON values; what is undefined is null."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.io.files import replacing
+from common.runs.records import plain
+from common.statistics import STATISTICS, OverSeeds
+from deploy.report import metrics, set_coverage
+from deploy.report.fallback import with_fallback
+from deploy.report.run_data import RunData
+from deploy.report.run_groups import Family, Study, Targets, group_runs
+from deploy.report.run_summary import megabytes_per_client_round, seconds_per_round
+
+ENDS: Mapping[str, metrics.OfFairness] = {
+    "mean": metrics.mean,
+    "worst10": metrics.worst10,
+    "spread": metrics.spread,
+    "jain": metrics.jain,
+    "minimum": metrics.minimum,
+}
+
+
+def numbers_of(
+    runs: Sequence[RunData], left_out: Mapping[str, str], targets: Targets | None = None
+) -> dict[str, Any]:
+    """Return what a report shows.
+
+    Args:
+        runs: as `discover` finds them.
+        left_out: folders of runs that could not be read, and why.
+        targets: see `studies`.
+    """
+    found = [_guarded(study) for study in group_runs(runs, targets)]
+    return {"studies": found, "left_out": plain(left_out, "left_out")}
+
+
+def write_numbers(
+    path: Path,
+    runs: Sequence[RunData],
+    left_out: Mapping[str, str],
+    targets: Targets | None = None,
+) -> None:
+    """Write them in one piece or not at all."""
+    text = json.dumps(numbers_of(runs, left_out, targets), allow_nan=False, indent=1) + "\n"
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def _guarded(study: Study) -> dict[str, Any]:
+    """A study's numbers, or its runs and why it has none."""
+    folders = [str(run.path or run.label) for run in study.runs]
+    return with_fallback(
+        f"{study.title or 'The study'} in numbers",
+        lambda: dict(plain(_study(study), "study")),
+        lambda why: {"title": study.title, "problem": why, "runs": folders, "families": []},
+    )
+
+
+def _study(study: Study) -> dict[str, Any]:
+    base = metrics.reference(study)
+    reached = {id(family): asdict(value) for family, value in metrics.reached(study)}
+    differences = {
+        name: {id(family): asdict(value) for family, value in metrics.differences(study, name)}
+        for name in STATISTICS
+    }
+    return {
+        "title": study.title,
+        "task": _settings(study.task),
+        "reference": metrics.name_of(base) if base else None,
+        "families": [
+            {
+                **_family(family),
+                "reached_reference": reached.get(id(family)),
+                "difference_to_reference": {
+                    name: found.get(id(family)) for name, found in differences.items()
+                },
+            }
+            for family in study.families
+        ],
+    }
+
+
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON says them; what it cannot say, as a date, as text."""
+    return dict(json.loads(json.dumps(dict(settings), default=str)))
+
+
+def _family(family: Family) -> dict[str, Any]:
+    return {
+        "name": metrics.name_of(family),
+        "method": family.method,
+        "personal": family.personal,
+        "settings": _settings(family.settings),
+        "round": metrics.last_round(family),
+        **{name: _spread(metrics.final(family, get)) for name, get in ENDS.items()},
+        "mean_over_rounds": _spread(metrics.of_runs(family, metrics.area)),
+        "megabytes_per_client_round": _spread(metrics.of_runs(family, megabytes_per_client_round)),
+        "seconds_per_round": _spread(metrics.of_runs(family, seconds_per_round)),
+        "prediction_sets": set_coverage.numbers_of(family),
+        "curve": [[number, asdict(value)] for number, value in metrics.curve(family)],
+        "runs": [_run(run) for run in family.runs],
+    }
+
+
+def _spread(value: OverSeeds | None) -> dict[str, Any] | None:
+    return asdict(value) if value else None
+
+
+def _run(run: RunData) -> dict[str, Any]:
+    dropped: dict[str, int] = {}
+    for record in run.records:
+        for client in record.dropped:
+            dropped[client] = dropped.get(client, 0) + 1
+    last = run.last_evaluation
+    return {
+        "folder": run.path and str(run.path),
+        "seed": run.seed,
+        "rounds": run.rounds,
+        "void_rounds": [record.round for record in run.records if record.void],
+        "dropped": dropped,
+        "evaluated_round": last and last[0],
+        "fairness": last and last[1].fairness and asdict(last[1].fairness),
+        "clients": run.accuracies,
+        "absent": dict(last[1].absent) if last else {},
+    }

@@ -1,0 +1,212 @@
+"""Runs put in order: what was repeated with other seeds, and what may be compared.
+
+A study is one task: data and their split, model, clients, participation. Its families differ in
+the method and in how it was trained; the runs of a family differ in the seed alone.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from common.config import NOT_IN_RESULTS, parse
+from common.data.sources import FOLDER
+from common.errors import FedError
+from common.methods import METHODS
+from deploy.config_input import described
+from deploy.report.run_data import RunData
+from server_app.round.calibration import CONFORMAL
+
+Targets = Mapping[str, float]
+UNKNOWN = "settings not known"  # the title of such runs beside others
+TASK = ("model", "clients", "participation")  # and all of data.*
+REPEATED = {"seed", *NOT_IN_RESULTS} - {"rounds"}  # differ between runs that are alike
+
+
+@dataclass(frozen=True)
+class Family:
+    """Runs that differ in the seed alone.
+
+    Attributes:
+        label: the method and what tells it from its relatives.
+        method: its name, "" if it is not known.
+        settings: what the results depend on beside the seed, with dotted keys.
+        varied: those of the settings that differ between the families of the method.
+        runs: one for each seed, in the order of the seeds.
+        personal: whether it is about the clients' own models.
+    """
+
+    label: str
+    method: str
+    settings: Mapping[str, Any]
+    varied: Mapping[str, Any]
+    runs: tuple[RunData, ...]
+    personal: bool = False
+
+    @property
+    def by_seed(self) -> dict[int | None, RunData]:
+        """The runs that were evaluated, by seed."""
+        return {run.seed: run for run in self.runs if run.curve}
+
+
+@dataclass(frozen=True)
+class Study:
+    """The families of one task.
+
+    Attributes:
+        title: the task in words.
+        task: the settings that make it.
+        families: at least one, in the order of their first runs.
+        target: an accuracy to be reached, in [0, 1]; None is where the reference ends.
+    """
+
+    title: str
+    task: Mapping[str, Any]
+    families: tuple[Family, ...]
+    target: float | None = None
+
+    @property
+    def runs(self) -> list[RunData]:
+        """All runs, family by family."""
+        return [run for family in self.families for run in family.runs]
+
+    def along(self, key: str) -> dict[Any, Family]:
+        """Return the families that differ in this setting alone, by its value, in its order.
+
+        A value that is neither a number nor text, as a list, stands as text.
+        Where other settings vary too, the largest such group is meant; empty for fewer than two.
+        """
+        groups: dict[str, dict[Any, Family]] = {}
+        for family in self.families:
+            if key in family.settings and not family.personal:
+                rest = {k: v for k, v in family.settings.items() if k != key}
+                groups.setdefault(_text(rest), {})[_value(family.settings[key])] = family
+        best = max(groups.values(), key=len, default={})
+        return dict(sorted(best.items(), key=_in_order)) if len(best) > 1 else {}
+
+
+def group_runs(runs: Sequence[RunData], targets: Targets | None = None) -> list[Study]:
+    """Put runs in order; the clients' own models make families more.
+
+    A run that is there twice (same settings and seed) counts once, with its longest records; of
+    equal ones, with what tells most.
+
+    Args:
+        runs: as `discover` finds them.
+        targets: the accuracy to be reached, by data set; "" stands for all others.
+    """
+    wanted = targets or {}
+    tasks = _groups(runs, lambda run: _task(run.config))
+    titles = _titles(tasks)
+    return [
+        Study(title, task, _families(members), wanted.get(_data(task), wanted.get("")))
+        for title, (task, members) in zip(titles, tasks, strict=True)
+    ]
+
+
+def _data(task: Mapping[str, Any]) -> str:
+    """The data set's name as one would type it: a folder's is its own, not its path."""
+    return str(task.get("data.name", "")).removeprefix(FOLDER).rpartition("/")[2]
+
+
+def _families(runs: Sequence[RunData]) -> tuple[Family, ...]:
+    groups = _groups(runs, lambda run: _settings(run.config) or {"folder": run.label})
+    own = [settings for settings, _ in groups if "method" in settings]
+    families = []
+    for settings, members in groups:
+        method = str(settings.get("method", ""))
+        rivals = [other for other in own if other["method"] == method]
+        varied = {key: settings.get(key) for key in _differing(rivals)} if method else {}
+        label = " ".join([method, *(said(key, value) for key, value in varied.items())]).strip()
+        label = label or members[0].label
+        by_seed = {run.seed: replace(run, label=label) for run in sorted(members, key=_told)}
+        ordered = tuple(by_seed[seed] for seed in sorted(by_seed, key=lambda seed: seed or 0))
+        families.append(Family(label, method, settings, varied, ordered))
+        personal = tuple(run.personal for run in ordered if run.personal)
+        if personal:
+            families.append(
+                Family(personal[0].label, method, settings, varied, personal, personal=True)
+            )
+    return tuple(families)
+
+
+def _told(run: RunData) -> tuple[int, int, int, bool]:
+    """How much a run tells, most first: rounds, evaluations, diagnosed rounds, prediction sets."""
+    diagnosed = sum(bool(record.diagnostics) for record in run.records)
+    sets = run.path is not None and (run.path / CONFORMAL).exists()
+    return run.rounds, len(run.evaluated), diagnosed, sets
+
+
+def _task(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in config.items()
+        if (key in TASK or key.startswith("data.")) and key not in REPEATED
+    }
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What results depend on beside the task and the seed, of the method in use alone."""
+    others = {name for name in METHODS if name != config.get("method")}
+    return {
+        key: value
+        for key, value in config.items()
+        if key not in _task(config) and key not in REPEATED and key.partition(".")[0] not in others
+    }
+
+
+def _groups(
+    runs: Iterable[RunData], key: Callable[[RunData], dict[str, Any]]
+) -> list[tuple[dict[str, Any], list[RunData]]]:
+    found: dict[str, tuple[dict[str, Any], list[RunData]]] = {}
+    for run in runs:
+        value = key(run)
+        found.setdefault(_text(value), (value, []))[1].append(run)
+    return list(found.values())
+
+
+def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys that not all tables have with the same value."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
+
+
+def said(key: str, value: Any) -> str:
+    """Return a setting as a label tells it, without the method in front of the key."""
+    group, _, name = key.rpartition(".")
+    shown = f"{value:g}" if isinstance(value, float) else str(value).lower()
+    return f"{name if group in METHODS else key}={shown}"
+
+
+def _titles(tasks: Sequence[tuple[dict[str, Any], list[RunData]]]) -> list[str]:
+    """What the known tasks have in common need not be told where there is more than one."""
+    known = [(task, runs) for task, runs in tasks if task]
+    keys = _differing([task for task, _ in known])
+    alone = UNKNOWN if len(tasks) > 1 else ""
+    return [
+        ", ".join(said(key, task.get(key, "?")) for key in keys if task)
+        or in_words(runs[0].config)
+        or alone
+        for task, runs in tasks
+    ]
+
+
+def in_words(config: Mapping[str, Any]) -> str:
+    """Return the task of a config in words, "" if it is not known."""
+    try:
+        return described(parse(config)) if config else ""
+    except FedError:  # of another version
+        return ""
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _value(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else _text(value)
+
+
+def _in_order(item: tuple[Any, Family]) -> tuple[bool, Any]:
+    value = item[0]
+    return (isinstance(value, str), value)

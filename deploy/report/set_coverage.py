@@ -1,0 +1,84 @@
+"""Prediction sets of a family: what they cover and how large they are, over its seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.runs.records import RecordError
+from common.statistics import OverSeeds, over_seeds
+from deploy.report.run_groups import Family
+from server_app.round.calibration import Conformal, Level, read_conformal
+
+
+@dataclass(frozen=True)
+class SetCoverage:
+    """The sets of one score at one level; mean and range over the seeds.
+
+    Attributes:
+        miscoverage: the level.
+        coverage: share of the sets that hold the true label.
+        size: labels in a set, on average over the samples.
+    """
+
+    miscoverage: float
+    coverage: OverSeeds
+    size: OverSeeds
+
+
+def conformal_by_seed(family: Family) -> dict[int | None, Conformal]:
+    """Return what each seed that made prediction sets says of them."""
+    found = {}
+    for run in family.runs if not family.personal else ():
+        try:
+            sets = read_conformal(run.path) if run.path else None
+        except RecordError:
+            continue
+        if sets and sets.scores:
+            found[run.seed] = sets
+    return found
+
+
+def curve_of(found: Sequence[Conformal], score: str) -> list[SetCoverage]:
+    """Return the sets of a score at the levels that all seeds measured, from strict to loose."""
+    tables = [
+        {one.miscoverage: one for one in sets.scores.get(score, ()) if one.coverage is not None}
+        for sets in found
+    ]
+    shared = sorted(set.intersection(*map(set, tables))) if tables else []
+    rows = [_over_seeds(level, [table[level] for table in tables]) for level in shared]
+    return [row for row in rows if row]
+
+
+def chosen(found: Sequence[Conformal], score: str) -> SetCoverage | None:
+    """Return the sets at the configured level, if all seeds have the same."""
+    wanted = {sets.miscoverage for sets in found}
+    if len(wanted) != 1:
+        return None
+    (level,) = wanted
+    return next((row for row in curve_of(found, score) if row.miscoverage == level), None)
+
+
+def first_choice(found: Sequence[Conformal]) -> OverSeeds | None:
+    """Return how often the likeliest label alone is right."""
+    return over_seeds(sets.accuracy for sets in found)
+
+
+def numbers_of(family: Family) -> dict[str, Any] | None:
+    """Return the sets at the configured level as plain values, by score; None without any."""
+    found = list(conformal_by_seed(family).values())
+    rows = {score: chosen(found, score) for score in (found[0].scores if found else ())}
+    return {score: row and _plain(row) for score, row in rows.items()} or None
+
+
+def _plain(row: SetCoverage) -> dict[str, Any]:
+    return {
+        "miscoverage": row.miscoverage,
+        "coverage": vars(row.coverage),
+        "mean_size": vars(row.size),
+    }
+
+
+def _over_seeds(level: float, rows: Sequence[Level]) -> SetCoverage | None:
+    coverage = over_seeds(row.coverage for row in rows)
+    size = over_seeds(row.mean_size for row in rows)
+    return SetCoverage(level, coverage, size) if coverage and size else None
