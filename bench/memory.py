@@ -36,11 +36,11 @@ from common.methods.fedpcd import FedPCD
 from common.models import FlatModel, build
 from common.wire import ARRAYS, CONFIG, FlatCodec, Order, TrainReply, records_of
 from deploy.engines.inline import FIRST_NODE, InlineGrid
-from server_app.memory_estimate import Footprint
+from server_app.memory_estimate import MemoryEstimate
 from server_app.options import Options
-from server_app.round.client_registry import Roster
+from server_app.round.client_registry import ReadyClients
 from server_app.run_dir.checkpoint import save
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 from server_app.state import ServerState
 from server_app.strategy import MethodStrategy
 
@@ -84,14 +84,14 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def keep(self, state: ServerState[Any]) -> None:
+    def save_state(self, state: ServerState[Any]) -> None:
         """Write a checkpoint."""
         save(self.folder, state, fingerprint="", keep=1)
 
-    def note(self, record: Any) -> None:
+    def save_record(self, record: Any) -> None:
         """Keep no records."""
 
-    show = note
+    show_live = save_record
 
 
 def server_point(window: int, cohort: int) -> Row:
@@ -100,19 +100,19 @@ def server_point(window: int, cohort: int) -> Row:
     clients = 40 * cohort  # so that few come twice
     method = FedPCD(history=window)
     grid = InlineGrid(Drawing(layout), clients, {}, 1)
-    roster = Roster.of({str(k): FIRST_NODE + k for k in range(clients)})
+    roster = ReadyClients.of({str(k): FIRST_NODE + k for k in range(clients)})
     options = Options(fraction_train=cohort / clients, fraction_evaluate=0.0, clients=clients)
     _small_round()
     before = settled()
     with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as folder:
         strategy = MethodStrategy(
             method, options, codec=FlatCodec(layout), local_lr=lambda _: 0.1,
-            roster=lambda _: roster, observer=Checkpoints(Path(folder)),
+            registry=lambda _: roster, observer=Checkpoints(Path(folder)),
         )  # fmt: skip
         first = FlatCodec(layout).pack(np.zeros(SIZE, np.float32), {})
         strategy.start(grid, first, num_rounds=2 * (window + 2))
     grid.close()
-    bound = Footprint.of(method, layout, clients=clients, asked=cohort)
+    bound = MemoryEstimate.of(method, layout, clients=clients, asked=cohort)
     return {
         "window": window, "clients a round": cohort, "bound, models": bound.total / (4 * SIZE),
         "bound, MB": bound.total / 1e6, "peak, MB": peak() - before,
@@ -132,13 +132,13 @@ def growth_point(method: str, model: str) -> Row:
     """Run many rounds on small pictures; return how memory grows by the round."""
     instead_of_digits(pictures(1200, (1, 16, 16)))
     held: list[float] = []
-    note = RunFolder.note
+    note = RunDir.note
 
-    def noted(folder: RunFolder, record: Any) -> None:
+    def noted(folder: RunDir, record: Any) -> None:
         note(folder, record)
         held.append(rss())
 
-    cast(Any, RunFolder).note = noted
+    cast(Any, RunDir).note = noted
     with tempfile.TemporaryDirectory(prefix="fedkeel-bench-") as out:
         inline(
             parse(

@@ -41,7 +41,7 @@ from common.parallel import one_blas_thread, usable_cores
 from common.types import ClientUpdate, Cohort, Vector
 from common.wire import ARRAYS, WEIGHTS, FlatCodec, TrainReply, read_array
 from deploy.engines.inline import FIRST_NODE, InlineGrid
-from server_app.round.client_registry import Roster
+from server_app.round.client_registry import ReadyClients
 from server_app.state import ServerState
 from server_app.strategy import MethodStrategy
 
@@ -99,8 +99,8 @@ class Workload:
 
     def aggregate(self, method: Method[Any], state: Any) -> MethodStrategy:
         """Return a strategy that waits for the replies to `aggregate_train`."""
-        roster = Roster.of({c: FIRST_NODE + int(c) for c in self.clients})
-        strategy = MethodStrategy(method, codec=self.codec, roster=lambda _: roster)
+        roster = ReadyClients.of({c: FIRST_NODE + int(c) for c in self.clients})
+        strategy = MethodStrategy(method, codec=self.codec, registry=lambda _: roster)
         strategy.state = ServerState(ROUND - 1, self.weights, {}, state)
         strategy._packed = self.arrays
         strategy.configure_train(ROUND, self.arrays, ConfigRecord(), None)

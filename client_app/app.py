@@ -31,15 +31,15 @@ from common.wire import (
     PERSONAL_ROUND,
     SECONDS,
     START_SECONDS,
-    Card,
+    ClientCard,
     FlatCodec,
     Order,
     TrainReply,
-    patience_of,
-    plain_metrics,
+    client_id_of,
     records_of,
     seconds_late,
-    told_client,
+    timeout_of,
+    to_metric_record,
 )
 
 logger = logging.getLogger("flwr")
@@ -52,10 +52,10 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
 
     def answer(message: Message, context: Context) -> Message:
         content = message.content
-        guard = Watchdog.of(context.node_config, patience_of(content))
+        guard = Watchdog.of(context.node_config, timeout_of(content))
         start = seconds_since_start() if guard.on else 0.0
         try:
-            local = local_of(context.run_config, context.node_config, told_client(content))
+            local = local_of(context.run_config, context.node_config, client_id_of(content))
             reply = handler(message, local)
             if guard.on and METRICS in reply:
                 records_of(reply, MetricRecord)[METRICS][START_SECONDS] = start
@@ -156,7 +156,7 @@ def evaluate_here(message: Message, local: Local) -> RecordDict:
             PERSONAL + LOSS_SUM: own.loss_sum,
             PERSONAL_ROUND: since,
         }
-    return RecordDict({METRICS: plain_metrics(metrics)})
+    return RecordDict({METRICS: to_metric_record(metrics)})
 
 
 @app.evaluate(CALIBRATE)
@@ -180,7 +180,7 @@ def cover_here(message: Message, local: Local) -> RecordDict:
 @answering
 def who_are_you(message: Message, local: Local) -> RecordDict:
     """Say who this client is and that it can take part: its data are loaded by now."""
-    return Card(
+    return ClientCard(
         partition=local.partition,
         device=local.device.says,
         shape=local.data.shape,

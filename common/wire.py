@@ -308,17 +308,17 @@ def seconds_late(metadata: Metadata) -> float:
     return time.time() - deadline
 
 
-def question(client: ClientId, patience: float) -> RecordDict:
+def query_content(client: ClientId, patience: float) -> RecordDict:
     """Return the content of a query: who is asked, if the server knows, and for how long."""
     return RecordDict({CONFIG: ConfigRecord({CLIENT: client, PATIENCE: patience})})
 
 
-def told_client(content: RecordDict) -> ClientId:
+def client_id_of(content: RecordDict) -> ClientId:
     """Return the id that the server gave the receiver of this message, "" for none."""
     return str(records_of(content, ConfigRecord).get(CONFIG, ConfigRecord()).get(CLIENT, ""))
 
 
-def patience_of(content: RecordDict) -> float | None:
+def timeout_of(content: RecordDict) -> float | None:
     """Return for how many seconds the server waits for the reply, None if it does not say."""
     told = records_of(content, ConfigRecord).get(CONFIG, ConfigRecord()).get(PATIENCE)
     return float(told) if isinstance(told, int | float) and told > 0 else None
@@ -369,7 +369,7 @@ class Order:
         round_, lr = config.get(ROUND), config.get(LR)
         if not isinstance(round_, int) or not isinstance(lr, float):
             raise WireError(f'the order needs "{ROUND}" (int) and "{LR}" (float)')
-        return cls(round_, lr, layout.digest, get_vectors(config), told_client(content))
+        return cls(round_, lr, layout.digest, get_vectors(config), client_id_of(content))
 
 
 @dataclass(frozen=True)
@@ -393,7 +393,7 @@ class TrainReply:
         return RecordDict(
             {
                 ARRAYS: codec.pack(self.weights, self.buffers),
-                METRICS: plain_metrics(
+                METRICS: to_metric_record(
                     {
                         EXAMPLES: self.examples,
                         STEPS: self.steps,
@@ -407,7 +407,7 @@ class TrainReply:
 
 
 @dataclass(frozen=True)
-class Card:
+class ClientCard:
     """What a client says of itself when it is asked: that it is ready, and with what.
 
     Attributes:
@@ -432,7 +432,7 @@ class Card:
         return RecordDict({CONFIG: ConfigRecord(values)})
 
     @classmethod
-    def read(cls, content: RecordDict) -> "Card":
+    def read(cls, content: RecordDict) -> "ClientCard":
         """Read a card.
 
         Raises:
@@ -450,7 +450,7 @@ class Card:
 
 @cache
 def _card_types() -> dict[str, Any]:
-    return {**get_type_hints(Card), "shape": list}
+    return {**get_type_hints(ClientCard), "shape": list}
 
 
 def read_train_reply(
@@ -540,7 +540,7 @@ def _number(value: float) -> float:
         return inf
 
 
-def plain_metrics(values: Mapping[str, Any]) -> MetricRecord:
+def to_metric_record(values: Mapping[str, Any]) -> MetricRecord:
     """Return a MetricRecord of Python numbers; the one place where numpy and torch scalars go.
 
     Undefined values (None, NaN, infinite) are left out.

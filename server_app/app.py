@@ -14,17 +14,22 @@ from common.data.sources import OWN
 from common.errors import AggregationError, ConfigError
 from common.layout import Layout
 from common.models import FlatModel, build
-from common.runs.live import Live
-from common.runs.memory_note import tell_memory
+from common.runs.live_state import LiveState
+from common.runs.memory_note import write_memory_note
 from common.runs.records import RecordError
-from common.wire import Card, FlatCodec
+from common.wire import ClientCard, FlatCodec
 from server_app.diagnostics.diagnosis import Diagnosis
-from server_app.memory_estimate import Footprint
+from server_app.memory_estimate import MemoryEstimate
 from server_app.round.calibration import Ask, conformal_of, write_conformal
-from server_app.round.client_registry import POLL_SECONDS, Registry, Roster, wait_for_clients
-from server_app.run_dir.memory_mapped import make_room_for
+from server_app.round.client_registry import (
+    POLL_SECONDS,
+    ClientRegistry,
+    ReadyClients,
+    wait_for_clients,
+)
+from server_app.run_dir.memory_mapped import raise_open_file_limit
 from server_app.run_dir.partition import partition_noted
-from server_app.run_dir.run_dir import LOG, RunFolder, logging_to
+from server_app.run_dir.run_dir import LOG, RunDir, logging_to
 from server_app.state import ServerState
 from server_app.strategies import STRATEGIES
 from server_app.strategy import MethodStrategy
@@ -39,7 +44,7 @@ GREETING_SECONDS = 30.0  # for those that are there when the quorum is
 def main(grid: Grid, context: Context) -> None:
     """Run one federation from the run config."""
     config = parse(context.run_config)
-    folder = RunFolder.open(config)
+    folder = RunDir.open(config)
     with folder.serving(), logging_to(folder.path / LOG):
         _serve(grid, config, folder)
 
@@ -50,17 +55,17 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
     Raises:
         FedError: whatever stopped the run; it is in the folder's outcome.json as well.
     """
-    folder = RunFolder.open(config)
+    folder = RunDir.open(config)
     with folder.serving():
         return _serve(grid, config, folder)
 
 
-def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[object]:
+def _serve(grid: Grid, config: RunConfig, folder: RunDir) -> ServerState[object]:
     begin = time.monotonic()
     timeout = config.server.round_timeout
     strategy: MethodStrategy | None = None
     try:
-        registry = Registry(config.clients, config.quorum, timeout, logger.info)
+        registry = ClientRegistry(config.clients, config.quorum, timeout, logger.info)
         card = meet(grid, registry, config, folder)
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
         first = FlatCodec(model.layout).pack(model.take_weights(), model.take_buffers())
@@ -82,16 +87,14 @@ def _serve(grid: Grid, config: RunConfig, folder: RunFolder) -> ServerState[obje
         kept = replace(strategy.state, weights=strategy.evaluated_weights)
         folder.finish(kept, model.layout, time.monotonic() - begin)
     except BaseException as error:
-        done = strategy.told if strategy else 0
+        done = strategy.recorded_round if strategy else 0
         with suppress(RecordError):  # on a full disk, say; what counts is the first error
             folder.end_early(error, done, time.monotonic() - begin)
         raise
     return strategy.state
 
 
-def calibrate(
-    questions: Ask, config: RunConfig, classes: int, number: int, folder: RunFolder
-) -> None:
+def calibrate(questions: Ask, config: RunConfig, classes: int, number: int, folder: RunDir) -> None:
     """Leave prediction sets of the final model in the folder; their failure is no run's failure."""
     sets = conformal_of(questions, config, classes, number)
     try:
@@ -115,7 +118,7 @@ def refuse_what_no_superlink_carries(layout: Layout) -> None:
         )
 
 
-def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -> Card:
+def meet(grid: Grid, registry: ClientRegistry, config: RunConfig, folder: RunDir) -> ClientCard:
     """Wait until enough clients have said who they are; return what they have in common.
 
     Raises:
@@ -124,9 +127,11 @@ def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -
     """
     since, timeout = time.time(), config.server.start_timeout
 
-    def look(grid: Grid) -> Roster:
+    def look(grid: Grid) -> ReadyClients:
         roster = registry(grid)
-        folder.show(Live.waiting(roster.clients, roster.refused, 0, config.rounds, since, timeout))
+        folder.show_live(
+            LiveState.waiting(roster.clients, roster.refused, 0, config.rounds, since, timeout)
+        )
         return roster
 
     roster = wait_for_clients(
@@ -143,18 +148,18 @@ def meet(grid: Grid, registry: Registry, config: RunConfig, folder: RunFolder) -
 
 
 def strategy_of(
-    config: RunConfig, model: FlatModel, registry: Registry, folder: RunFolder
+    config: RunConfig, model: FlatModel, registry: ClientRegistry, folder: RunDir
 ) -> MethodStrategy:
     """Return the run's strategy, wired to its folder; it may use the model as it likes."""
     method = config.chosen
     asked = min(config.cohort_size + config.server.over_selection, config.clients)
-    needs = Footprint.of(
+    needs = MemoryEstimate.of(
         method, model.layout, clients=config.clients, asked=asked, on_disk=config.server.on_disk
     )
     logger.info("beside its program, %s needs at most %s on the server", method.name, needs)
     if config.server.on_disk:  # what a round replaces stays until it is done
-        make_room_for(method.stored_clients(model.layout, config.clients, asked) + asked)
-    tell_memory(folder.path, str(needs))
+        raise_open_file_limit(method.stored_clients(model.layout, config.clients, asked) + asked)
+    write_memory_note(folder.path, str(needs))
     return STRATEGIES[config.method](
         **{item.name: getattr(method, item.name) for item in fields(method)},
         fraction_train=config.participation,
@@ -171,9 +176,9 @@ def strategy_of(
         start_timeout=config.server.start_timeout,
         codec=FlatCodec(model.layout),
         local_lr=config.local_lr,
-        roster=registry,
+        registry=registry,
         expected=config.expected_clients,
         observer=folder,
         diagnose=Diagnosis(config, model) if config.diagnostics.every else None,
-        put_away=folder.mapped,
+        store_state=folder.mapped,
     )

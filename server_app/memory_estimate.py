@@ -11,7 +11,7 @@ MODELS = 8  # in a round, beside history and replies: the old, the new, the mean
 
 
 @dataclass(frozen=True)
-class Footprint:
+class MemoryEstimate:
     """Bytes that a server's rounds need at their peak, beside those of the program itself.
 
     Attributes:
@@ -32,7 +32,7 @@ class Footprint:
     @classmethod
     def of(
         cls, method: Method[Any], layout: Layout, *, clients: int, asked: int, on_disk: bool = False
-    ) -> "Footprint":
+    ) -> "MemoryEstimate":
         """Return the bound.
 
         Args:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from common.runs.live import Live
+from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.settings import Settings, setting
 from common.types import Cohort, Step
@@ -59,11 +59,11 @@ class Diagnose(Protocol):
 class Observer(Protocol):
     """Who wants to see rounds as they happen: records, checkpoints."""
 
-    def keep(self, state: ServerState[Any]) -> None:
+    def save_state(self, state: ServerState[Any]) -> None:
         """A round changed the state."""
 
-    def note(self, record: RoundRecord) -> None:
+    def save_record(self, record: RoundRecord) -> None:
         """A round is over, evaluated or not."""
 
-    def show(self, live: Live) -> None:
+    def show_live(self, live: LiveState) -> None:
         """What is going on now; called a few times a second while replies are awaited."""

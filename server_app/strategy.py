@@ -21,7 +21,7 @@ from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
 from common.malloc import keep_freed_memory
 from common.methods import Method
-from common.runs.live import Live
+from common.runs.live_state import LiveState
 from common.runs.records import ClientScore, Evaluation, RoundRecord
 from common.types import ClientId, Cohort, Step, Vector, by_client
 from common.wire import (
@@ -34,21 +34,21 @@ from common.wire import (
     read_metrics,
 )
 from server_app.options import Diagnose, Observer, Options
-from server_app.round.client_registry import Roster, by_name, wait_for_clients
-from server_app.round.messaging import LATE, Answers, Post, Terms
+from server_app.round.client_registry import ReadyClients, clients_by_name, wait_for_clients
+from server_app.round.messaging import LATE, ExchangeLimits, Messenger, Replies
 from server_app.round.replies import (
     NO_COUNT,
     MetricsFn,
+    check_replies,
+    check_train_reply,
     config_of,
     examples_of,
-    judge,
     mean_metrics,
     personal_of,
-    reply_of,
     score_of,
 )
-from server_app.round.sampling import choose
-from server_app.round.stopwatch import Clock
+from server_app.round.sampling import sample_clients
+from server_app.round.stopwatch import Stopwatch
 from server_app.state import ServerState, evaluated_weights, next_state
 
 logger = logging.getLogger("flwr")
@@ -86,11 +86,11 @@ class MethodStrategy(Strategy):
             BatchNorm's statistics and whole-number arrays.
         local_lr: the local learning rate of a round, told to the clients; without it the
             train_config's "lr" counts, and else 1.
-        roster: which node is which client, asked for at every round and while it goes on.
+        registry: which node is which client, asked for at every round and while it goes on.
         expected: names of clients that should be there, for the message when they are not.
         observer: sees each round.
         diagnose: looks at the updates of each round that changed the model; changes nothing.
-        put_away: returns an equal state that is kept in the new one's place.
+        store_state: returns an equal state that is kept in the new one's place.
         train_metrics_aggr_fn: as in Flower's FedAvg.
         evaluate_metrics_aggr_fn: as in Flower's FedAvg.
     """
@@ -103,15 +103,15 @@ class MethodStrategy(Strategy):
         codec: Codec | None = None,
         buffers: tuple[str, ...] | None = None,
         local_lr: Callable[[int], float] | None = None,
-        roster: Callable[[Grid], Roster] = by_name,
+        registry: Callable[[Grid], ReadyClients] = clients_by_name,
         expected: tuple[ClientId, ...] = (),
         observer: Observer | None = None,
         diagnose: Diagnose | None = None,
-        put_away: Callable[[ServerState[Any]], ServerState[Any]] | None = None,
+        store_state: Callable[[ServerState[Any]], ServerState[Any]] | None = None,
         train_metrics_aggr_fn: MetricsFn | None = None,
         evaluate_metrics_aggr_fn: MetricsFn | None = None,
     ) -> None:
-        for name, value in {"local_lr": local_lr, "roster": roster}.items():
+        for name, value in {"local_lr": local_lr, "registry": registry}.items():
             if value is not None and not callable(value):
                 raise ConfigError(f"{name} must be a function, not {value!r}")
         self.method = method
@@ -119,24 +119,24 @@ class MethodStrategy(Strategy):
         self.codec = codec
         self.buffers = buffers
         self.local_lr = local_lr
-        self.roster = roster
+        self.registry = registry
         self.expected = expected
-        self._roster = Roster({})
+        self._roster = ReadyClients({})
         self.observer = observer
         self.diagnose = diagnose
-        self.put_away = put_away or (lambda state: state)
+        self.store_state = store_state or (lambda state: state)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.state: ServerState[Any] | None = None
         self.record: RoundRecord | None = None  # of the newest round
         self._asked = _Asked()
-        self._post = Post()
+        self._post = Messenger()
         self._size = 0  # clients of the federation
         self._timeout = 0.0  # of a round, seconds; 0 outside of our own loop
         self._rounds = 0  # of the run; 0 there as well
         self._packed: ArrayRecord | None = None  # what self.state looks like on the wire
         self._void = 0
-        self.told = 0  # the round of the newest state whose record the observer has
+        self.recorded_round = 0  # the round of the newest state whose record the observer has
 
     def summary(self) -> None:
         """Log the method and how rounds are run."""
@@ -187,10 +187,10 @@ class MethodStrategy(Strategy):
         for reply in replies:
             by_node.setdefault(reply.metadata.src_node_id, reply)
         arrived = {c: by_node[node] for node, c in asked.clients.items() if node in by_node}
-        judged = judge(
+        judged = check_replies(
             {client: arrived[client] for client in asked.cohort if client in arrived},
             partial(
-                reply_of,
+                check_train_reply,
                 state=state,
                 method=self.method,
                 codec=self._codec,
@@ -227,7 +227,7 @@ class MethodStrategy(Strategy):
             except FedError as error:
                 void = f"no step could be formed: {error}"
             else:
-                self.state = self.put_away(following)
+                self.state = self.store_state(following)
                 diagnostics = self._diagnosed(state, cohort, step)
         self.record = RoundRecord(
             round=server_round,
@@ -381,12 +381,12 @@ class MethodStrategy(Strategy):
         self._timeout, self._rounds = timeout, num_rounds
         result = Result()
         state = self._state_of(initial_arrays)
-        self.told = state.round
+        self.recorded_round = state.round
         arrays = result.arrays = self._packed or initial_arrays
         self.summary()
         if evaluate_fn and state.round == 0 and (metrics := evaluate_fn(0, arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = metrics
-        clock = Clock()
+        clock = Stopwatch()
         for server_round in range(state.round + 1, num_rounds + 1):
             messages = self.configure_train(server_round, arrays, train_config, grid)
             clock.lap("configure")
@@ -414,7 +414,7 @@ class MethodStrategy(Strategy):
                 result.evaluate_metrics_serverapp[server_round] = metrics
             self._note(clock)
             if self.observer and new_arrays:  # after the record, so that none is ever missing
-                self.observer.keep(self._current)
+                self.observer.save_state(self._current)
             clock.lap("checkpoint")  # counts in the next round's record
         return result
 
@@ -465,10 +465,10 @@ class MethodStrategy(Strategy):
             return []
         since = time.time()
 
-        def watch(answers: Answers) -> None:
+        def watch(answers: Replies) -> None:
             roster = self._roster
             self._show(
-                Live(
+                LiveState(
                     phase,
                     server_round,
                     rounds,
@@ -489,7 +489,9 @@ class MethodStrategy(Strategy):
             kinds.pop(),
             {asked.clients[m.metadata.dst_node_id]: m.content for m in messages},
             self._look,
-            Terms(self._timeout, asked.enough, self.options.retries, self.options.patience),
+            ExchangeLimits(
+                self._timeout, asked.enough, self.options.retries, self.options.patience
+            ),
             round=server_round,
             watch=watch,
         )
@@ -500,20 +502,20 @@ class MethodStrategy(Strategy):
         )
         return list(answers.replies.values())
 
-    def _look(self, grid: Grid) -> Roster:
+    def _look(self, grid: Grid) -> ReadyClients:
         """Ask who is there now."""
-        self._roster = self.roster(grid)
+        self._roster = self.registry(grid)
         return self._roster
 
-    def _show(self, live: Live) -> None:
+    def _show(self, live: LiveState) -> None:
         if self.observer:
-            self.observer.show(live)
+            self.observer.show_live(live)
 
-    def _note(self, clock: Clock) -> None:
+    def _note(self, clock: Stopwatch) -> None:
         if self.observer and self.record:
             self.record = replace(self.record, seconds=clock.take())
-            self.observer.note(self.record)
-            self.told = self._current.round
+            self.observer.save_record(self.record)
+            self.recorded_round = self._current.round
 
     # ---------------------------------------------------------------- parts
 
@@ -532,7 +534,7 @@ class MethodStrategy(Strategy):
         codec: Codec = self.codec or NamedCodec.of(arrays, self.buffers)
         self.codec = codec
         if self.state is not None and self._packed is None:  # restored from a checkpoint
-            self.state = self.put_away(self.state)
+            self.state = self.store_state(self.state)
             self._packed = codec.pack(self.state.weights, self.state.buffers)
         elif self.state is None or arrays is not self._packed:
             weights, buffers = codec.unpack(arrays)
@@ -553,17 +555,17 @@ class MethodStrategy(Strategy):
 
     def _choose(
         self, grid: Grid, fraction: float, least: int, server_round: int, spare: int = 0
-    ) -> tuple[Roster, list[ClientId]]:
+    ) -> tuple[ReadyClients, list[ClientId]]:
         if fraction == 0:
-            return Roster({}), []
+            return ReadyClients({}), []
         options, since = self.options, time.time()
         wanted = max(options.min_available_nodes, least)
 
-        def look(grid: Grid) -> Roster:
+        def look(grid: Grid) -> ReadyClients:
             roster = self._look(grid)
             timeout = options.start_timeout
             self._show(
-                Live.waiting(
+                LiveState.waiting(
                     roster.clients, roster.refused, server_round, self._rounds, since, timeout
                 )
             )
@@ -574,7 +576,7 @@ class MethodStrategy(Strategy):
         )
         self._size = max(options.clients, len(roster.nodes))
         size = max(cohort_size(fraction, self._size), least) + spare
-        return roster, choose(roster.clients, size, seed=options.seed, round=server_round)
+        return roster, sample_clients(roster.clients, size, seed=options.seed, round=server_round)
 
     def _content(self, arrays: ArrayRecord, config: ConfigRecord, order: Order) -> RecordDict:
         own = ConfigRecord({**order.config(), **config, ROUND: order.round})

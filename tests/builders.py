@@ -18,8 +18,8 @@ from common.runs.records import RoundRecord
 from common.types import LOSS, LOSS_BEFORE, ClientUpdate, Cohort, Vector
 from common.wire import ARRAYS, CORRECT, EXAMPLES, METRICS, FlatCodec, Order, TrainReply
 from server_app.options import Options
-from server_app.round.client_registry import Roster
-from server_app.round.sampling import choose
+from server_app.round.client_registry import ReadyClients
+from server_app.round.sampling import sample_clients
 from server_app.state import ServerState, next_state
 from server_app.strategy import MethodStrategy
 
@@ -230,7 +230,7 @@ def play(
 def drawn(clients: int, size: int, rounds: int, seed: int = 3) -> list[list[str]]:
     """Cohorts of `size` out of `clients`, for partial participation."""
     names = [str(k) for k in range(clients)]
-    return [choose(names, size, seed=seed, round=number + 1) for number in range(rounds)]
+    return [sample_clients(names, size, seed=seed, round=number + 1) for number in range(rounds)]
 
 
 def begin(
@@ -293,7 +293,7 @@ class Federation:
             Options(**options),
             codec=self.codec,
             local_lr=lambda _: LR,
-            roster=lambda _: Roster.of(self.nodes),
+            registry=lambda _: ReadyClients.of(self.nodes),
         )
         first = stream(0, "first", size).normal(size=size).astype(np.float32)
         self.arrays = self.codec.pack(first, values)

@@ -9,13 +9,13 @@ from common.io.text import one_line
 MEMORY = "memory.txt"
 
 
-def tell_memory(folder: Path, needs: str) -> None:
+def write_memory_note(folder: Path, needs: str) -> None:
     """Write the line; a full disk is no reason to end a run, so it is not told here."""
     with suppress(OSError), replacing(folder / MEMORY, durable=False) as file:
         file.write(f"{needs}\n".encode())
 
 
-def memory_told(folder: Path) -> str:
+def read_memory_note(folder: Path) -> str:
     """Return the line of the run in this folder, "" while it is not known."""
     try:
         return one_line((folder / MEMORY).read_text(encoding="utf-8", errors="replace").rstrip())
@@ -23,6 +23,6 @@ def memory_told(folder: Path) -> str:
         return ""
 
 
-def clear_memory(folder: Path) -> None:
+def clear_memory_note(folder: Path) -> None:
     """Forget what an earlier run in this folder needed."""
     (folder / MEMORY).unlink(missing_ok=True)

@@ -98,7 +98,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
-        """Rebuild from what `plain` made of it.
+        """Rebuild from what `json_values` made of it.
 
         Raises:
             JsonTypeError: a part is missing, or is not what it should be.
@@ -183,7 +183,7 @@ class RoundRecord:
         Raises:
             RecordError: the record holds something that JSON cannot say.
         """
-        return {key: plain(value, key) for key, value in vars(self).items()}
+        return {key: json_values(value, key) for key, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Outcome:
             )
 
 
-def plain(value: Any, where: str) -> Any:
+def json_values(value: Any, where: str) -> Any:
     """Turn a value into JSON's own types: numpy becomes Python, non-finite becomes None.
 
     Args:
@@ -222,9 +222,9 @@ def plain(value: Any, where: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         value = vars(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(part, f"{where}.{key}") for key, part in value.items()}
+        return {str(key): json_values(part, f"{where}.{key}") for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part, f"{where}[{index}]") for index, part in enumerate(value)]
+        return [json_values(part, f"{where}[{index}]") for index, part in enumerate(value)]
     raise RecordError(
         f"{where} is a {type(value).__name__}, which a record cannot hold; "
         "give numbers, bools, strings, or lists and dicts of them"
@@ -313,7 +313,7 @@ def write_outcome(run_dir: Path, outcome: Outcome) -> None:
     Raises:
         RecordError: the file cannot be written.
     """
-    text = json.dumps(plain(outcome, "outcome"), allow_nan=False, indent=2) + "\n"
+    text = json.dumps(json_values(outcome, "outcome"), allow_nan=False, indent=2) + "\n"
     _replace(run_dir / OUTCOME, text.encode())
 
 

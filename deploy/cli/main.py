@@ -168,14 +168,14 @@ def _carry_out(
 ) -> None:
     from deploy.engines import ENGINES, REMOTE, Resources, passed_over
     from deploy.engines.runner import carry_out, resources
-    from server_app.run_dir.run_dir import RunFolder
+    from server_app.run_dir.run_dir import RunDir
 
     if engine not in ENGINES:
         raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
     far = engine in REMOTE
     given = Resources(0, link=link) if far else resources(configs[0], workers, client_gpus)
     for config in configs:
-        RunFolder.claim(config)  # all of them before the first one starts
+        RunDir.claim(config)  # all of them before the first one starts
     console.print(
         f"{described(configs[0])}, seed {configs[0].seed}; {engine} engine, "
         + (f"nodes of {link.address}" if far else f"{given.workers} at a time"),

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.fairness import Fairness
-from common.runs.memory_note import memory_told
+from common.runs.memory_note import read_memory_note
 from common.runs.records import (
     RECORDS,
     Outcome,
@@ -206,7 +206,7 @@ def follow(
         while True:
             alive = is_alive()  # in this order: whoever ended has written all that it will
             outcome = read_outcome(run_dir)
-            if not memory and (memory := memory_told(run_dir)):
+            if not memory and (memory := read_memory_note(run_dir)):
                 line = f"{label}: beside its program, the server needs at most {memory}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             screen.show(tail.read())

@@ -9,8 +9,8 @@ from rich.console import Console
 from common.config import RunConfig
 from common.errors import ConfigError
 from common.parallel import usable_cores
-from common.runs.live import clear_live
-from common.runs.memory_note import clear_memory
+from common.runs.live_state import clear_live_state
+from common.runs.memory_note import clear_memory_note
 from common.runs.records import (
     Outcome,
     RecordError,
@@ -22,7 +22,7 @@ from common.runs.records import (
 from deploy.engines import Engine, Job, Resources
 from deploy.engines.progress import follow
 from deploy.system.signals import only_one, undisturbed
-from server_app.run_dir.run_dir import LOG, RunFolder
+from server_app.run_dir.run_dir import LOG, RunDir
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0  # with an engine whose run ended early: it has more to say
@@ -63,7 +63,7 @@ def carry_out(
     Raises:
         ConfigError, CheckpointError: the run cannot be in its folder, or is there already.
     """
-    claimed = RunFolder.claim(config)
+    claimed = RunDir.claim(config)
     folder, (start, warnings) = claimed.path, claimed.start
     for warning in warnings:
         console.print(warning, markup=False, soft_wrap=True)
@@ -80,8 +80,8 @@ def carry_out(
         raise ConfigError(f"the run cannot be written to {folder}: {error}") from error
     with only_one(folder):
         clear_outcome(folder)
-        clear_live(folder)
-        clear_memory(folder)
+        clear_live_state(folder)
+        clear_memory_note(folder)
         return _watch(config, engine(config, given), folder, console, label, start)
 
 

@@ -14,7 +14,7 @@ import tomli_w
 
 from common.config import RunConfig, nested
 from common.errors import ConfigError, DeployError
-from common.runs.live import read_live
+from common.runs.live_state import read_live_state
 from common.runs.records import Outcome, clear_outcome, read_outcome, write_outcome
 from deploy.engines.base import Resources
 from deploy.engines.fab import app_folder
@@ -72,7 +72,7 @@ class SuperLinkJob:
                 return False
             self._stopped = outcome
             clear_outcome(self.folder)  # who follows the run must not take it for its end yet
-        live = read_live(self.folder)
+        live = read_live_state(self.folder)
         begun = live is not None and live.updated > self._begun
         is_fresh = begun and live is not None and live.updated > time.time() - FRESH_SECONDS
         if is_fresh and self._stopped is None:

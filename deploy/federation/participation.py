@@ -8,7 +8,7 @@ from functools import cached_property
 from rich.table import Table
 
 from common.io.text import one_line
-from common.runs.live import Live
+from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.types import ClientId, by_client
 
@@ -29,15 +29,17 @@ class Turnout:
         drops: the rounds that went on without each client.
     """
 
-    live: Live
+    live: LiveState
     doing: Mapping[ClientId, str]
     newest: Mapping[ClientId, RoundRecord]
     drops: Mapping[ClientId, list[RoundRecord]]
 
     @classmethod
-    def of(cls, live: Live | None, records: Sequence[RoundRecord], *, is_over: bool) -> "Turnout":
+    def of(
+        cls, live: LiveState | None, records: Sequence[RoundRecord], *, is_over: bool
+    ) -> "Turnout":
         """Return the turnout of a run by its last look and its records."""
-        live = live or Live("", 0, 0, 0.0)
+        live = live or LiveState("", 0, 0, 0.0)
         doing = dict.fromkeys(records[-1].cohort if records else (), "offline")
         for what, clients in (  # the later ones count
             ("ready", live.ready), ("at work", live.asked), ("asked again", live.again),

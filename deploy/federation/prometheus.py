@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import DeployError
-from common.runs.live import read_live
+from common.runs.live_state import read_live_state
 from common.runs.records import read_outcome, read_records
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class RunCollector:
         """Yield the run's gauges and counters."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        live, records = read_live(self.folder), read_records(self.folder)
+        live, records = read_live_state(self.folder), read_records(self.folder)
         outcome = read_outcome(self.folder)
         run = self.folder.name
 

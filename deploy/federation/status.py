@@ -8,7 +8,7 @@ from rich.console import Console
 
 from common.errors import ConfigError
 from common.io.text import one_line
-from common.runs.live import LIVE, Live, read_live
+from common.runs.live_state import LIVE, LiveState, read_live_state
 from common.runs.records import (
     CONFIG_FILE,
     OUTCOME,
@@ -41,7 +41,7 @@ def show(
     folder = find(out, name)
     told = ""
     while True:
-        outcome, live = read_outcome(folder), read_live(folder)
+        outcome, live = read_outcome(folder), read_live_state(folder)
         records = read_records(folder)
         if not follow or outcome:
             _print(console, folder, live, records, outcome, every_client)
@@ -74,12 +74,14 @@ def find(out: Path, name: str) -> Path:
     return max(found, key=lambda folder: found[folder])
 
 
-def headline(live: Live | None, outcome: Outcome | None, now: float, name: str = "NAME") -> str:
+def headline(
+    live: LiveState | None, outcome: Outcome | None, now: float, name: str = "NAME"
+) -> str:
     """Say in one line what a run is doing."""
     return one_line(_headline(live, outcome, now, name), LONGEST_LINE)
 
 
-def _headline(live: Live | None, outcome: Outcome | None, now: float, name: str) -> str:
+def _headline(live: LiveState | None, outcome: Outcome | None, now: float, name: str) -> str:
     if outcome:
         return f"{outcome.status} after {outcome.rounds} rounds: {outcome.message}"
     if live is None:
@@ -111,7 +113,7 @@ def _names(clients: Iterable[str], most: int = 10) -> str:
 def _print(
     console: Console,
     folder: Path,
-    live: Live | None,
+    live: LiveState | None,
     records: list[RoundRecord],
     outcome: Outcome | None,
     every_client: bool,

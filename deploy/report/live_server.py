@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from common.errors import ConfigError, FedError
-from common.runs.live import read_live
+from common.runs.live_state import read_live_state
 from common.runs.records import CONFIG_FILE, OUTCOME, RECORDS, read_outcome
 from deploy.federation.status import headline
 from deploy.report.run_data import RunData, discover, folders_with, name_below
@@ -99,7 +99,7 @@ class Watcher:
             return lines
         for folder in folders:
             try:
-                live, outcome = read_live(folder), read_outcome(folder)
+                live, outcome = read_live_state(folder), read_outcome(folder)
             except (FedError, OSError):
                 continue
             if live and not outcome:

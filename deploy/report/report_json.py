@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.io.files import replacing
-from common.runs.records import plain
+from common.runs.records import json_values
 from common.statistics import STATISTICS, OverSeeds
 from deploy.report import metrics, set_coverage
 from deploy.report.fallback import with_fallback
@@ -35,7 +35,7 @@ def numbers_of(
         targets: see `studies`.
     """
     found = [_guarded(study) for study in group_runs(runs, targets)]
-    return {"studies": found, "left_out": plain(left_out, "left_out")}
+    return {"studies": found, "left_out": json_values(left_out, "left_out")}
 
 
 def write_numbers(
@@ -55,7 +55,7 @@ def _guarded(study: Study) -> dict[str, Any]:
     folders = [str(run.path or run.label) for run in study.runs]
     return with_fallback(
         f"{study.title or 'The study'} in numbers",
-        lambda: dict(plain(_study(study), "study")),
+        lambda: dict(json_values(_study(study), "study")),
         lambda why: {"title": study.title, "problem": why, "runs": folders, "families": []},
     )
 

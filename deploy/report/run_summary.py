@@ -1,4 +1,4 @@
-"""What the records of one or several runs say: a table and plain numbers.
+"""What the records of one or several runs say: a table and json_values numbers.
 
 All figures are of the last evaluated round, over the clients that had test examples.
 """
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from common.fairness import Fairness, rounds_to_reach
 from common.io.files import replacing
-from common.runs.records import Evaluation, plain
+from common.runs.records import Evaluation, json_values
 from deploy.report.run_data import RunData
 
 
@@ -119,7 +119,7 @@ def summary_table(runs: Sequence[RunData], data: str = "") -> Table:
 
 
 def summary_json(runs: Sequence[RunData], data: str = "") -> dict[str, Any]:
-    """Return the summary as plain JSON values; what is undefined is None."""
+    """Return the summary as json_values JSON values; what is undefined is None."""
     return {"data": data, "runs": [_numbers(run, runs) for run in runs]}
 
 
@@ -141,7 +141,7 @@ def _numbers(run: RunData, others: Sequence[RunData]) -> dict[str, Any]:
             label: rounds_to_reach(run.curve, target) for label, target in targets.items()
         },
     }
-    return {key: plain(value, key) for key, value in numbers.items()}
+    return {key: json_values(value, key) for key, value in numbers.items()}
 
 
 def write_summary(runs: Sequence[RunData], out_dir: Path, data: str = "") -> Path:

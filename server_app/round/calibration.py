@@ -27,7 +27,7 @@ from common.conformal.replies import CALIBRATE, COVER, CalibrationReply, Coverag
 from common.errors import AggregationError
 from common.io.files import replacing
 from common.io.typed_json import FiniteFloat, Int64, JsonTypeError, from_json
-from common.runs.records import NO_EXAMPLES, RecordError, plain
+from common.runs.records import NO_EXAMPLES, RecordError, json_values
 from common.types import ClientId, by_client
 
 logger = logging.getLogger("flwr")
@@ -269,7 +269,7 @@ def write_conformal(run_dir: Path, conformal: Conformal) -> None:
         RecordError: the file cannot be written.
     """
     path = run_dir / CONFORMAL
-    text = json.dumps(plain(asdict(conformal), "conformal"), allow_nan=False, indent=1) + "\n"
+    text = json.dumps(json_values(asdict(conformal), "conformal"), allow_nan=False, indent=1) + "\n"
     try:
         with replacing(path) as file:
             file.write(text.encode())

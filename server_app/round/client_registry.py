@@ -1,4 +1,4 @@
-"""Roster: which node is which client, and who is ready.
+"""ClientRegistry: which node is which client, and who is ready.
 
 Flower's node ids are random in every simulated run; a client's id must not be. On real nodes the
 id is the name under which the node's key is registered, in simulation the partition it holds.
@@ -17,7 +17,7 @@ from httpx import TransportError
 from common.errors import AggregationError, ClientError, FedError
 from common.io.text import one_line
 from common.types import ClientId, by_client
-from common.wire import Card, question
+from common.wire import ClientCard, query_content
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import Looks, push, was_lost
 
@@ -28,7 +28,7 @@ SHOWN = 20  # names in a sentence
 
 
 @dataclass(frozen=True)
-class Roster:
+class ReadyClients:
     """The clients that are there and ready, sorted, with the node that each sits on.
 
     `refused` says why others that are there cannot take part.
@@ -45,28 +45,28 @@ class Roster:
     @classmethod
     def of(
         cls, nodes: Mapping[ClientId, int], refused: Mapping[ClientId, str] | None = None
-    ) -> "Roster":
+    ) -> "ReadyClients":
         """Sort the clients."""
         ordered = sorted(nodes.items(), key=lambda item: by_client(item[0]))
         return cls(dict(ordered), dict(refused or {}))
 
 
-def by_name(grid: Grid) -> Roster:
+def clients_by_name(grid: Grid) -> ReadyClients:
     """Name clients without asking them: the registered name where it is one node's, else its id."""
     nodes = list(grid.get_nodes())
     count = Counter(node.name for node in nodes)
     named = {n.name if n.name and count[n.name] == 1 else str(n.node_id): n.node_id for n in nodes}
-    return Roster.of(named)
+    return ReadyClients.of(named)
 
 
 def wait_for_clients(
     grid: Grid,
-    roster: Callable[[Grid], Roster],
+    roster: Callable[[Grid], ReadyClients],
     wanted: int,
     timeout: float,
     tell: Callable[[str], None] = lambda _: None,
     expected: tuple[ClientId, ...] = (),
-) -> Roster:
+) -> ReadyClients:
     """Return the roster once it has `wanted` clients.
 
     Args:
@@ -97,7 +97,7 @@ def wait_for_clients(
     return now
 
 
-def _missing(roster: Roster, expected: tuple[ClientId, ...]) -> str:
+def _missing(roster: ReadyClients, expected: tuple[ClientId, ...]) -> str:
     missing = [name for name in expected if name not in roster.nodes]
     if not missing:
         return ""
@@ -112,7 +112,7 @@ class _Refusal:
     since: float
 
 
-class Registry:
+class ClientRegistry:
     """The clients of a federation: asks each node once who it is before it gets work.
 
     Calling it returns who is ready now and never waits: newcomers are sent a "query" message, and
@@ -129,7 +129,7 @@ class Registry:
         self, clients: int, quorum: int, timeout: float, tell: Callable[[str], None]
     ) -> None:
         self.clients, self.quorum, self.timeout, self.tell = clients, quorum, timeout, tell
-        self.cards: dict[ClientId, Card] = {}
+        self.cards: dict[ClientId, ClientCard] = {}
         self._first: ClientId = ""  # of those that have a card, by id
         self._nodes: dict[ClientId, int] = {}
         self._holders: dict[str, set[ClientId]] = {}  # by partition, those that ever held it
@@ -138,11 +138,11 @@ class Registry:
         self._looks = Looks()
         self._names: dict[int, str] = {}  # of the nodes that are there
         self._seen = -LOOK_SECONDS
-        self._ready = Roster({})  # as of the last look
+        self._ready = ReadyClients({})  # as of the last look
         self._met = False
 
     @property
-    def first(self) -> Card:
+    def first(self) -> ClientCard:
         """The card of the first client by id; what all others must agree with."""
         return self.cards[self._first]
 
@@ -151,7 +151,7 @@ class Registry:
         """Whether the nodes have names, which only those of a SuperLink that knows keys have."""
         return any(self._names.values())
 
-    def __call__(self, grid: Grid) -> Roster:
+    def __call__(self, grid: Grid) -> ReadyClients:
         """Return who is there and ready.
 
         Raises:
@@ -166,7 +166,7 @@ class Registry:
             self._greet(grid, now)
             self._listen(grid, now)
             there = {c: node for c, node in self._nodes.items() if node in self._names}
-            self._ready = Roster.of(there, self.refused)
+            self._ready = ReadyClients.of(there, self.refused)
         self._met = self._met or len(self._ready.nodes) >= self.quorum
         if not self._met:
             self._refuse_the_hopeless(len(self._ready.nodes))
@@ -179,7 +179,10 @@ class Registry:
         new = sorted(self._names.keys() - known - waits)
         messages = [
             Message(
-                question(self._names[node], self.timeout), node, MessageType.QUERY, ttl=self.timeout
+                query_content(self._names[node], self.timeout),
+                node,
+                MessageType.QUERY,
+                ttl=self.timeout,
             )
             for node in new
         ]
@@ -190,7 +193,7 @@ class Registry:
 
     def _listen(self, grid: Grid, now: float) -> None:
         """Take the answers that are there, in the order of the clients' ids."""
-        came: list[tuple[int, Card]] = []
+        came: list[tuple[int, ClientCard]] = []
         nodes = {name: node for name, (node, _) in self._asked.items()}
         for name, reply in self._looks.take(grid, nodes, POLL_SECONDS):
             node, _ = self._asked.pop(name)
@@ -199,7 +202,7 @@ class Registry:
             try:
                 if isinstance(reply, str) or reply.has_error():
                     raise ClientError(reply if isinstance(reply, str) else reason_of(reply.error))
-                came.append((node, Card.read(reply.content)))
+                came.append((node, ClientCard.read(reply.content)))
             except FedError as error:
                 self._refuse(node, one_line(str(error)), now)
         for node, card in sorted(came, key=lambda pair: by_client(self._id(*pair))):
@@ -209,10 +212,10 @@ class Registry:
                 del self._asked[message]
                 self._refuse(node, f"did not say who it is within {self.timeout:g} s", now)
 
-    def _id(self, node: int, card: Card) -> ClientId:
+    def _id(self, node: int, card: ClientCard) -> ClientId:
         return self._names.get(node) or card.partition or str(node)
 
-    def _admit(self, node: int, card: Card, now: float) -> None:
+    def _admit(self, node: int, card: ClientCard, now: float) -> None:
         client = self._id(node, card)
         if objection := self._objection(node, client, card):
             self._refuse(node, objection, now)
@@ -224,7 +227,7 @@ class Registry:
         self.cards[client], self._nodes[client] = card, node
         self._holders.setdefault(card.partition, set()).add(client)
 
-    def _objection(self, node: int, client: ClientId, card: Card) -> str:
+    def _objection(self, node: int, client: ClientId, card: ClientCard) -> str:
         """Return why a client does not fit to those that are there; "" if it does."""
         other = self._nodes.get(client)
         if other is not None and other in self._names:

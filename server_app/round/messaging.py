@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from common.types import ClientId, by_client
 from common.wire import LATE_SECONDS
-from server_app.round.client_registry import Roster
+from server_app.round.client_registry import ReadyClients
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import Looks, push, was_lost
 
@@ -30,7 +30,7 @@ LATE = "no reply within the round's deadline"
 
 
 @dataclass
-class Answers:
+class Replies:
     """What an exchange brought.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Lost:
 
 
 @dataclass(frozen=True)
-class Terms:
+class ExchangeLimits:
     """How long and for whom an exchange waits.
 
     Attributes:
@@ -77,7 +77,7 @@ class Terms:
     patience: float = 60.0
 
 
-class Post:
+class Messenger:
     """Sends orders and collects replies, and remembers which ones are overdue."""
 
     def __init__(self) -> None:
@@ -95,12 +95,12 @@ class Post:
         grid: Grid,
         kind: str,
         contents: Mapping[ClientId, RecordDict],
-        roster: Callable[[Grid], Roster],
-        terms: Terms,
+        roster: Callable[[Grid], ReadyClients],
+        terms: ExchangeLimits,
         *,
         round: int,  # noqa: A002
-        watch: Callable[[Answers], None] = lambda _: None,
-    ) -> Answers:
+        watch: Callable[[Replies], None] = lambda _: None,
+    ) -> Replies:
         """Send one message a client and return what came back.
 
         Args:
@@ -114,11 +114,11 @@ class Post:
         """
         begin = looked = time.monotonic()
         deadline = begin + terms.timeout
-        answers, tries = Answers(), dict.fromkeys(contents, 0)
+        answers, tries = Replies(), dict.fromkeys(contents, 0)
         pending: dict[str, _Sent] = {}
         lost: dict[ClientId, _Lost] = {}
 
-        def send(contents: Mapping[ClientId, RecordDict], there: Roster) -> None:
+        def send(contents: Mapping[ClientId, RecordDict], there: ReadyClients) -> None:
             sent = self._send(grid, kind, contents, there, round, deadline)
             pending.update(sent)
             known = {one.client for one in sent.values()}
@@ -173,7 +173,7 @@ class Post:
         grid: Grid,
         kind: str,
         contents: Mapping[ClientId, RecordDict],
-        roster: Roster,
+        roster: ReadyClients,
         round: int,  # noqa: A002
         deadline: float,
     ) -> dict[str, _Sent]:

@@ -25,11 +25,11 @@ from common.wire import (
     Codec,
     TrainReply,
     payload_bytes,
-    plain_metrics,
     read_metrics,
     read_train_reply,
     records_of,
     refuse_non_finite,
+    to_metric_record,
 )
 from server_app.options import Options
 from server_app.round.error_reasons import reason_of
@@ -40,7 +40,7 @@ ACCURACY = ("accuracy", "eval_acc")  # what ordinary clients report instead of a
 NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
 
 
-def reply_of(
+def check_train_reply(
     message: Message,
     client: ClientId,
     state: ServerState[Any],
@@ -97,7 +97,7 @@ def update_of(client: ClientId, reply: TrainReply, delta: Vector) -> ClientUpdat
 
 
 @dataclass
-class Judged:
+class CheckedReplies:
     """What came of a round's replies: those that can be used, and why the others cannot."""
 
     updates: list[ClientUpdate] = field(default_factory=list)
@@ -123,21 +123,21 @@ class Judged:
         }
 
 
-def judge(
+def check_replies(
     replies: Mapping[ClientId, Message],
     read: Callable[[Message, ClientId], TrainReply],
     weights: Vector,
     layout: Layout,
-) -> Judged:
+) -> CheckedReplies:
     """Look at every reply on its own; a bad one costs its own client and nobody else.
 
     Args:
         replies: by client, in the clients' order.
-        read: `reply_of`, told about the round.
+        read: `check_train_reply`, told about the round.
         weights: the model that the clients received [d].
         layout: of the model.
     """
-    judged = Judged()
+    judged = CheckedReplies()
     readable: dict[ClientId, TrainReply] = {}
     for client, message in replies.items():
         judged.bytes_up[client] = payload_bytes(message.content) if message.has_content() else 0
@@ -251,4 +251,4 @@ def mean_metrics(
             if key != weight_key and isfinite(value):
                 total, count = sums.get(key, (0.0, 0))
                 sums[key] = total + value * weight, count + weight
-    return plain_metrics({key: total / count for key, (total, count) in sums.items()})
+    return to_metric_record({key: total / count for key, (total, count) in sums.items()})

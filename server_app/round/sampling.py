@@ -6,7 +6,13 @@ from common.rng import stream
 from common.types import ClientId, by_client
 
 
-def choose(clients: Iterable[ClientId], size: int, *, seed: int, round: int) -> list[ClientId]:  # noqa: A002
+def sample_clients(
+    clients: Iterable[ClientId],
+    size: int,
+    *,
+    seed: int,
+    round: int,  # noqa: A002
+) -> list[ClientId]:
     """Return `size` of the clients, uniformly without replacement, sorted.
 
     The same clients, seed and round give the same cohort in whatever order the clients come, so

@@ -3,7 +3,7 @@
 import time
 
 
-class Clock:
+class Stopwatch:
     """Seconds by phase."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from common.io.files import replacing
 from common.layout import Layout
 from common.methods import Method
 from common.types import Vector
-from server_app.run_dir.memory_mapped import MappingError
+from server_app.run_dir.memory_mapped import MemoryMapError
 from server_app.state import ServerState
 
 # 2: FedPCD's and FedFV's products are in the order of `rates`, which 1 had sorted as `seen` is.
@@ -123,7 +123,7 @@ def load_newest(
                 state = _restore(ServerState, head["state"], arrays, put, template.method)
             _refuse_other_model(path, state, layout)
             return state, warnings
-        except (_OtherRunError, MappingError):
+        except (_OtherRunError, MemoryMapError):
             raise
         except Exception as error:  # a damaged archive trips its readers in many ways
             warnings.append(_unreadable(path, error))

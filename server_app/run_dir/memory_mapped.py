@@ -26,7 +26,7 @@ MAPPINGS = Path("/proc/sys/vm/max_map_count")  # of a process, at most; Linux ha
 MAPPED_NOW = Path("/proc/self/maps")
 
 
-def make_room_for(vectors: int) -> None:
+def raise_open_file_limit(vectors: int) -> None:
     """Let this process have that many files open and mapped, and some hundred more.
 
     Raises:
@@ -63,12 +63,12 @@ def _too_many(vectors: int, why: str) -> ConfigError:
     )
 
 
-class MappingError(CheckpointError):
+class MemoryMapError(CheckpointError):
     """The disk refuses a vector."""
 
 
 @dataclass(frozen=True)
-class MappedFiles:
+class MemoryMappedVectors:
     """Puts vectors into files of `folder`, which is made if it is missing."""
 
     folder: Path
@@ -77,7 +77,7 @@ class MappedFiles:
         """Return an equal state whose clients' vectors are all in files.
 
         Raises:
-            MappingError: the disk refuses one.
+            MemoryMapError: the disk refuses one.
         """
         return replace(state, method=self._moved(state.method))
 
@@ -94,7 +94,7 @@ class MappedFiles:
         """Return an equal vector that is in a file.
 
         Raises:
-            MappingError: the disk refuses it.
+            MemoryMapError: the disk refuses it.
         """
         if isinstance(vector.base, np.memmap) or not vector.size:
             return vector
@@ -105,7 +105,7 @@ class MappedFiles:
                 file.flush()
                 return np.asarray(np.memmap(file, vector.dtype, "r", shape=vector.shape))
         except OSError as error:
-            raise MappingError(
+            raise MemoryMapError(
                 f"a client's vector cannot be put into a file of the folder {self.folder}: "
                 f"{error}; make room (on the disk, or with `ulimit -n`: each is an open file), or "
                 "set server.on-disk to false"

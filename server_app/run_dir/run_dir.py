@@ -1,4 +1,4 @@
-"""RunFolder: what a run leaves on disk, written as it happens."""
+"""RunDir: what a run leaves on disk, written as it happens."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ from common.config import NOT_IN_RESULTS, RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError, FedError
 from common.io.files import exclusive, replacing
 from common.layout import Layout
-from common.runs.live import Live, LiveFile
+from common.runs.live_state import LiveState, LiveStateFile
 from common.runs.records import (
     CONFIG_FILE,
     RECORDS,
@@ -28,7 +28,7 @@ from common.runs.records import (
     write_outcome,
 )
 from server_app.run_dir.checkpoint import load_newest, newest_head, save
-from server_app.run_dir.memory_mapped import MAPPED, MappedFiles
+from server_app.run_dir.memory_mapped import MAPPED, MemoryMappedVectors
 from server_app.state import ServerState
 
 CHECKPOINTS = "checkpoints"
@@ -39,18 +39,18 @@ WHERE = ("name", "out", "resume")  # where a run is, not what it is
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunDir:
     """The folder `out/name` of one run."""
 
     path: Path
     config: RunConfig
-    live: LiveFile = field(init=False, repr=False, compare=False)
+    live: LiveStateFile = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "live", LiveFile(self.path))
+        object.__setattr__(self, "live", LiveStateFile(self.path))
 
     @classmethod
-    def claim(cls, config: RunConfig) -> "RunFolder":
+    def claim(cls, config: RunConfig) -> "RunDir":
         """Return the run's folder if this config may run there; nothing is written.
 
         Raises:
@@ -91,7 +91,7 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, config: RunConfig) -> "RunFolder":
+    def open(cls, config: RunConfig) -> "RunDir":
         """Claim the folder and make it; a new run's exact config is written into it.
 
         Raises:
@@ -156,9 +156,9 @@ class RunFolder:
             raise ConfigError(f"the run cannot be written to {self.path}: {error}") from error
 
     @property
-    def mapped(self) -> MappedFiles | None:
+    def mapped(self) -> MemoryMappedVectors | None:
         """Where vectors of clients are put, if they are."""
-        return MappedFiles(self.path / MAPPED) if self.config.server.on_disk else None
+        return MemoryMappedVectors(self.path / MAPPED) if self.config.server.on_disk else None
 
     def restore(self, layout: Layout) -> tuple[ServerState[Any] | None, list[str]]:
         """Return the state to go on from, or None to start, and warnings about torn files.
@@ -182,7 +182,7 @@ class RunFolder:
         Recorder(self.path / RECORDS).truncate_after(state.round if state else 0)
         return state, warnings
 
-    def keep(self, state: ServerState[Any]) -> None:
+    def save_state(self, state: ServerState[Any]) -> None:
         """Write a checkpoint when one is due."""
         every = self.config.server.checkpoint_every
         if every and (state.round % every == 0 or state.round == self.config.rounds):
@@ -193,11 +193,11 @@ class RunFolder:
                 keep=self.config.server.keep_checkpoints,
             )
 
-    def note(self, record: RoundRecord) -> None:
+    def save_record(self, record: RoundRecord) -> None:
         """Append one line to the records."""
         Recorder(self.path / RECORDS).append(record)
 
-    def show(self, live: Live) -> None:
+    def show_live(self, live: LiveState) -> None:
         """Say what is going on at this moment."""
         self.live.show(live)
 

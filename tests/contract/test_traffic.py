@@ -10,7 +10,7 @@ from common.layout import Layout
 from common.methods import AFL, QFFL, FedAvg, FedDyn, FedPCD, FedPVR, Method, Scaffold
 from common.models import build, layout_of
 from common.wire import ARRAYS, FlatCodec, NamedCodec, Order, TrainReply, payload_bytes
-from server_app.round.client_registry import Roster
+from server_app.round.client_registry import ReadyClients
 from server_app.strategy import MethodStrategy
 from tests.builders import LR, Federation
 
@@ -21,7 +21,7 @@ def multiplier(method: Method[Any], layout: Layout) -> float:
     """Bytes of one real order and its real reply over the bytes of the model."""
     codec, grid = FlatCodec(layout), Federation(FedAvg(), clients=2)
     strategy = MethodStrategy(
-        method, codec=codec, local_lr=lambda _: LR, roster=lambda _: Roster(grid.nodes)
+        method, codec=codec, local_lr=lambda _: LR, registry=lambda _: ReadyClients(grid.nodes)
     )
     arrays = codec.pack(np.zeros(layout.size, np.float32), {})
     order = next(iter(strategy.configure_train(1, arrays, ConfigRecord(), grid))).content

@@ -54,8 +54,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from common.layout import Layout, Tensor
 from common.wire import FlatCodec, Order, TrainReply, payload_bytes, read_train_reply
-from server_app.round.messaging import Post, Terms
-from server_app.round.client_registry import by_name
+from server_app.round.messaging import Messenger, ExchangeLimits
+from server_app.round.client_registry import clients_by_name
 
 server = ServerApp()
 client = ClientApp()
@@ -67,19 +67,22 @@ def codec(context):
 def main(grid, context):
     config, flat = context.run_config, codec(context)
     model = np.random.default_rng(1).standard_normal(config["floats"], dtype=np.float32)
-    while len(by_name(grid).nodes) < config["clients"]:
+    while len(clients_by_name(grid).nodes) < config["clients"]:
         time.sleep(0.5)
-    rounds, post = [], Post()
+    rounds, post = [], Messenger()
     for number in range(1, config["rounds"] + 1):
         begin = time.monotonic()
         arrays = flat.pack(model, {})
         contents = {
             name: RecordDict({"arrays": arrays,
                               "config": Order(number, 0.1, flat.layout.digest, {}, name).config()})
-            for name in by_name(grid).clients
+            for name in clients_by_name(grid).clients
         }
         sent = payload_bytes(next(iter(contents.values())))
-        answers = post.exchange(grid, "train", contents, by_name, Terms(3000.0), round=number)
+        limits = ExchangeLimits(3000.0)
+        answers = post.exchange(
+            grid, "train", contents, clients_by_name, limits, round=number
+        )
         same = {}
         for name in sorted(answers.replies):
             reply = answers.replies.pop(name)

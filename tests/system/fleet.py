@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
-from common.runs.live import Live, read_live
+from common.runs.live_state import LiveState, read_live_state
 from common.runs.records import RoundRecord
 from deploy.system.processes import lives
 from tests.system.conftest import BIN, Runs, pairs
@@ -223,9 +223,9 @@ class Fleet(Runs):
         self.succeed("run", method, "--engine", engine, "--name", name, *given)
         return self.weights(name)
 
-    def live(self, name: str) -> Live | None:
+    def live(self, name: str) -> LiveState | None:
         """What the run of this name is doing."""
-        return read_live(self.run_dir(name))
+        return read_live_state(self.run_dir(name))
 
     def reaches(
         self,
@@ -233,13 +233,13 @@ class Fleet(Runs):
         round: int,  # noqa: A002
         phase: str = "training",
         since: float = 0.0,
-    ) -> Live:
+    ) -> LiveState:
         """Wait until the run of this name is in this phase of this round, or beyond.
 
         What it wrote before `since` (seconds since 1970) does not count.
         """
 
-        def there() -> Live | None:
+        def there() -> LiveState | None:
             ended = self.outcome(name)
             assert ended is None, f"{name} has ended before: {ended}{self.tails}"
             live = self.live(name)
@@ -248,7 +248,7 @@ class Fleet(Runs):
             here, wanted = (live.round, PHASES.index(live.phase)), (round, PHASES.index(phase))
             return live if here >= wanted else None
 
-        live: Live = wait_for(there, lambda: f"{self.live(name)}\n{self.tails}", PATIENCE)
+        live: LiveState = wait_for(there, lambda: f"{self.live(name)}\n{self.tails}", PATIENCE)
         return live
 
     def done(self, name: str, round: int) -> RoundRecord:  # noqa: A002

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from common.runs.live import read_live
+from common.runs.live_state import read_live_state
 from deploy.system.flower_env import QUIET
 from tests.system.conftest import SMALL, Place, pairs, wait_for
 
@@ -105,7 +105,7 @@ def killed_at_work(place: Place) -> bool:
     """Kill a Ray worker in the middle of a client's training; False if none was found there."""
     for worker in place.training():
         worker.suspend()  # so that it cannot finish between the look and the kill
-        live = read_live(place.run_dir("killed"))
+        live = read_live_state(place.run_dir("killed"))
         trains = live is not None and live.phase == "training"
         if trains and worker.pid in [process.pid for process in place.training()]:
             worker.kill()

@@ -22,16 +22,16 @@ from common.config import parse
 from deploy.engines.inline import InlineGrid
 from client_app.app import app
 from server_app import app as server
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 
 process, sizes = psutil.Process(), []
 
-class Weighed(RunFolder):
-    def note(self, record):
-        super().note(record)
+class Weighed(RunDir):
+    def save_record(self, record):
+        super().save_record(record)
         sizes.append(process.memory_info().rss)
 
-server.RunFolder = Weighed
+server.RunDir = Weighed
 config = parse(json.loads(sys.argv[1]))
 grid = InlineGrid(app, config.clients, config.to_flat(), workers=1)
 server.run(grid, config)

@@ -12,7 +12,7 @@ import pytest
 
 from common.runs.records import RoundRecord
 from server_app.round.messaging import LATE
-from server_app.round.sampling import choose
+from server_app.round.sampling import sample_clients
 from tests.system.federation import wait_for
 from tests.system.fleet import PATIENCE, Fleet, fleet, need_nginx
 from tests.system.odd import Odd
@@ -220,7 +220,7 @@ def test_a_client_that_hangs_is_ended_by_its_watchdog_and_takes_part_again(
 
 def cohorts(seed: int) -> list[list[str]]:
     """Who is asked in the first three rounds, if two of the three are."""
-    return [choose(ALL, 2, seed=seed, round=number) for number in (1, 2, 3)]
+    return [sample_clients(ALL, 2, seed=seed, round=number) for number in (1, 2, 3)]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from common.config import parse
 from common.runs.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 from tests.browser import PATIENCE
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
             process.kill()
 
 
-def note(folder: RunFolder, number: int, right: int) -> None:
+def note(folder: RunDir, number: int, right: int) -> None:
     evaluation = Evaluation.of({"north": ClientScore(10, right, 5.0)}, {})
     record = RoundRecord(number, 0.1, ["north"], ["north"], evaluation=evaluation)
     Recorder(folder.path / RECORDS).append(record)
@@ -59,7 +59,7 @@ def test_the_page_follows_a_run_and_keeps_what_was_done_to_it(
         tau = page.locator('#fk-bend input[type="range"]').first
         tau.fill("0.5")
 
-        folder = RunFolder.open(parse({"out": str(tmp_path), "name": "a", "method": "fedavg"}))
+        folder = RunDir.open(parse({"out": str(tmp_path), "name": "a", "method": "fedavg"}))
         note(folder, 1, 4)
         page.wait_for_selector(".study >> text=40.0")
         note(folder, 2, 7)

@@ -26,7 +26,7 @@ from common.wire import (
     LATE_SECONDS,
     LOSS_SUM,
     METRICS,
-    Card,
+    ClientCard,
     FlatCodec,
     Order,
     TrainReply,
@@ -69,7 +69,7 @@ def trained(context: Context, **order: Any) -> TrainReply:
 
 def test_a_client_says_who_it_is_and_what_it_holds() -> None:
     reply = app(Message(RecordDict({CONFIG: ConfigRecord()}), 1003, "query"), context_of())
-    card = Card.read(reply.content)
+    card = ClientCard.read(reply.content)
     assert (card.partition, card.shape, card.classes) == ("2", SHAPE, 10)
     assert card.device == "trains on the CPU, as asked"
     assert card.train_examples + card.test_examples in (449, 450)

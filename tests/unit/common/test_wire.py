@@ -27,21 +27,21 @@ from common.wire import (
     METRICS,
     VECTOR,
     WEIGHTS,
-    Card,
+    ClientCard,
     Codec,
     FlatCodec,
     NamedCodec,
     Order,
     TrainReply,
+    client_id_of,
     get_vectors,
-    patience_of,
     payload_bytes,
-    plain_metrics,
     put_vectors,
     read_metrics,
     read_train_reply,
     refuse_non_finite,
-    told_client,
+    timeout_of,
+    to_metric_record,
 )
 from tests.builders import assert_same, layout_of_size
 
@@ -268,14 +268,14 @@ def test_flb_10_where_a_bad_value_sits_is_told() -> None:
     ],
 )
 def test_flb_19_numbers_of_every_make_become_pythons(value: Any, kept: float) -> None:
-    record = plain_metrics({"x": value})
+    record = to_metric_record({"x": value})
     assert record == {"x": kept}
     assert type(record["x"]) is type(kept)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), np.float32("nan"), "text"])
 def test_flb_19_undefined_values_are_absent_not_zero_and_not_nan(value: Any) -> None:
-    assert plain_metrics({"x": value, "y": 1}) == {"y": 1}
+    assert to_metric_record({"x": value, "y": 1}) == {"y": 1}
 
 
 def test_a_reply_without_metrics_has_none() -> None:
@@ -295,8 +295,8 @@ def test_the_payload_is_counted_in_bytes() -> None:
 
 
 def test_a_card_is_read_as_it_was_written() -> None:
-    card = Card("3", "trains on the CPU", (1, 28, 28), 10, 480, 120)
-    assert Card.read(card.record()) == card
+    card = ClientCard("3", "trains on the CPU", (1, 28, 28), 10, 480, 120)
+    assert ClientCard.read(card.record()) == card
 
 
 # ---------------------------------------------------------------- memory
@@ -311,8 +311,8 @@ def test_a_message_that_was_read_is_gone_with_its_last_use() -> None:
     gc.disable()
     try:
         payload_bytes(content)
-        told_client(content)
-        patience_of(content)
+        client_id_of(content)
+        timeout_of(content)
         read_train_reply(content, codec, 3)
         del content
         assert ref() is None

@@ -19,7 +19,7 @@ from common.layout import Layout, Tensor
 from common.methods import METHODS
 from common.methods.history import History
 from common.parallel import one_blas_thread
-from server_app.memory_estimate import MODELS, Footprint
+from server_app.memory_estimate import MODELS, MemoryEstimate
 from tests.builders import cohort_of, layout_of_size
 
 ROOT = Path(__file__).parents[3]
@@ -28,41 +28,41 @@ MB = 1_000_000
 
 
 def test_fedpcd_needs_its_window_the_replies_twice_and_the_model_some_times() -> None:
-    needs = Footprint.of(METHODS["fedpcd"](history=10), PLAIN, clients=1000, asked=5)
+    needs = MemoryEstimate.of(METHODS["fedpcd"](history=10), PLAIN, clients=1000, asked=5)
     products = 8 * (3 + MATRICES) * 56**2  # of 55 rows and the mean
-    assert needs == Footprint(55 * MB, 5 * MB, 5 * MB, MODELS * MB, products)
+    assert needs == MemoryEstimate(55 * MB, 5 * MB, 5 * MB, MODELS * MB, products)
     assert needs.total == (65 + MODELS) * MB + products
     assert str(needs) == "73 MB (55 remembered, 5.0 replies, 5.0 updates, 8.0 models, 0.3 working)"
 
 
 def test_a_history_never_holds_more_than_all_clients() -> None:
-    needs = Footprint.of(METHODS["fedpcd"](history=10), PLAIN, clients=20, asked=5)
+    needs = MemoryEstimate.of(METHODS["fedpcd"](history=10), PLAIN, clients=20, asked=5)
     assert needs.remembered == 20 * MB
 
 
 def test_what_lies_in_files_needs_no_memory() -> None:
-    needs = Footprint.of(METHODS["fedpcd"](), PLAIN, clients=1000, asked=5, on_disk=True)
+    needs = MemoryEstimate.of(METHODS["fedpcd"](), PLAIN, clients=1000, asked=5, on_disk=True)
     assert needs.remembered == 0
     assert "remembered" not in str(needs)
 
 
 def test_vectors_of_the_method_s_own_are_there_as_sent_as_they_came_and_as_arrays() -> None:
-    plain = Footprint.of(METHODS["fedavg"](), PLAIN, clients=100, asked=5)
-    scaffold = Footprint.of(METHODS["scaffold"](), PLAIN, clients=100, asked=5)
+    plain = MemoryEstimate.of(METHODS["fedavg"](), PLAIN, clients=100, asked=5)
+    scaffold = MemoryEstimate.of(METHODS["scaffold"](), PLAIN, clients=100, asked=5)
     assert scaffold.replies == 4 * plain.replies
     assert scaffold.remembered == 102 * MB
 
 
 def test_buffers_travel_in_double_precision() -> None:
     layout = Layout(PLAIN.tensors, (Tensor("running_mean", (125_000,)),))
-    needs = Footprint.of(METHODS["fedavg"](), layout, clients=100, asked=5)
+    needs = MemoryEstimate.of(METHODS["fedavg"](), layout, clients=100, asked=5)
     assert needs.replies == 10 * MB
 
 
 def test_many_rows_of_small_models_are_all_about_their_products() -> None:
-    needs = Footprint.of(METHODS["fedpcd"](), layout_of_size(200), clients=10**5, asked=1000)
+    needs = MemoryEstimate.of(METHODS["fedpcd"](), layout_of_size(200), clients=10**5, asked=1000)
     assert needs.working > 100 * needs.remembered > 0
-    on_disk = Footprint.of(
+    on_disk = MemoryEstimate.of(
         METHODS["fedpcd"](), layout_of_size(200), clients=10**5, asked=1000, on_disk=True
     )
     assert on_disk.working == needs.working
@@ -103,7 +103,7 @@ def peak_and_bound(
     group = cohort_of(rows[:cohort], round=2, losses=rng.uniform(1, 2, cohort).tolist())
     with one_blas_thread():
         step = method.aggregate(group, state, layout)
-    bound = Footprint.of(method, layout, clients=cohort + old, asked=cohort).total
+    bound = MemoryEstimate.of(method, layout, clients=cohort + old, asked=cohort).total
     return of_this_process("VmHWM") - before, bound, step.report.get("active")
 
 

@@ -63,7 +63,7 @@ def test_editors_see_the_settings_and_help_has_them() -> None:
     parameters = inspect.signature(STRATEGIES["fedpcd"]).parameters
     assert parameters["tau"].default == FedPCD.tau
     assert parameters["fraction_train"].default == Options.fraction_train
-    assert {"local_lr", "roster", "buffers"} <= parameters.keys()
+    assert {"local_lr", "registry", "buffers"} <= parameters.keys()
     assert "tau: share of its own unit step" in str(inspect.getdoc(STRATEGIES["fedpcd"]))
 
 

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from common.methods import METHODS, FedAvg, FedPCD, Method, Scaffold
-from common.runs.live import Live
+from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.types import LOSS
 from common.wire import (
@@ -248,15 +248,15 @@ class Watcher:
     def __init__(self) -> None:
         self.states: list[ServerState[Any]] = []
         self.records: list[RoundRecord] = []
-        self.scenes: list[Live] = []
+        self.scenes: list[LiveState] = []
 
-    def keep(self, state: ServerState[Any]) -> None:
+    def save_state(self, state: ServerState[Any]) -> None:
         self.states.append(state)
 
-    def note(self, record: RoundRecord) -> None:
+    def save_record(self, record: RoundRecord) -> None:
         self.records.append(record)
 
-    def show(self, live: Live) -> None:
+    def show_live(self, live: LiveState) -> None:
         self.scenes.append(live)
 
 
@@ -288,7 +288,7 @@ def test_evaluation_comes_every_so_often_and_at_the_end(every: int, rounds: list
 
 def test_a_round_that_is_cut_off_before_its_record_does_not_count_as_told() -> None:
     class Stopping(Watcher):
-        def show(self, live: Live) -> None:
+        def show_live(self, live: LiveState) -> None:
             if (live.phase, live.round) == ("evaluating", 3):
                 raise KeyboardInterrupt
 

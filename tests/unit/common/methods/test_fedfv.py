@@ -15,7 +15,7 @@ from common.methods import FedAvg, FedFV
 from common.methods.history import History
 from common.rng import stream
 from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
-from server_app.round.sampling import choose
+from server_app.round.sampling import sample_clients
 from server_app.state import ServerState, next_state
 from tests.builders import EXACT, TOY3, TOY3_LOSSES, cohort_of, layout_of_size, most_remembered
 
@@ -103,7 +103,7 @@ def test_coefficients_say_the_same_as_whole_vectors(
     seen: dict[str, tuple[int, Vector]] = {}
     rng, projected = stream(seed, "losses"), 0
     for number in range(1, 13):
-        names = choose([str(k) for k in range(9)], 5, seed=seed, round=number)
+        names = sample_clients([str(k) for k in range(9)], 5, seed=seed, round=number)
         losses = rng.uniform(0.1, 3, 5).tolist()
         rows = disagreeing(100 * seed + number, 5, 4)
         cohort = cohort_of(rows, names=names, losses=losses, round=number)

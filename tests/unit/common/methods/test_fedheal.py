@@ -16,7 +16,7 @@ from common.methods import fedheal as module
 from common.methods.fedheal import Consistency
 from common.rng import stream
 from common.types import Step, Vector
-from server_app.round.sampling import choose
+from server_app.round.sampling import sample_clients
 from server_app.state import ServerState, next_state
 from tests.builders import EXACT, cohort_of, layout_of_size
 
@@ -73,7 +73,7 @@ def test_counts_say_the_same_as_running_means(seed: int, threshold: float, beta:
     dp: dict[str, float] = {}
     dropped = 0
     for number in range(1, 21):
-        names = choose([str(c) for c in range(7)], 3, seed=seed, round=number)
+        names = sample_clients([str(c) for c in range(7)], 3, seed=seed, round=number)
         cohort = cohort_of(
             stream(seed, "rows", number).normal(size=(3, 9)) + 0.3, names=names, round=number
         )

@@ -14,7 +14,7 @@ from common.methods import FedPCD
 from common.methods.history import History
 from common.rng import stream
 from common.types import Step, Vector
-from server_app.round.sampling import choose
+from server_app.round.sampling import sample_clients
 from tests.builders import TOY3, cohort_of, layout_of_size, most_remembered
 from tests.unit.common.methods.fedpcd_cases import (
     LAYOUT,
@@ -143,7 +143,7 @@ def test_the_products_that_are_kept_are_those_of_the_remembered_updates() -> Non
     method, state = FedPCD(history=3), History()
     rng = stream(5, "rounds")
     for number in range(1, 12):
-        names = choose([str(k) for k in range(9)], 3, seed=1, round=number)
+        names = sample_clients([str(k) for k in range(9)], 3, seed=1, round=number)
         rows = rng.normal(size=(3, 20)) + 0.1
         state = method.aggregate(cohort_of(rows, names=names, round=number), state, LAYOUT).state
         held = np.stack([state.seen.entries[client].vector for client in state.rates])
@@ -185,7 +185,7 @@ def test_the_window_holds_as_many_distinct_clients_as_the_formula_says(
     everybody, size = [str(k) for k in range(clients)], clients // 10
     counts = []
     for number in range(1, 301):
-        names = choose(everybody, size, seed=8, round=number)
+        names = sample_clients(everybody, size, seed=8, round=number)
         cohort = cohort_of(np.ones((size, 1)), names=names, round=number, clients=clients)
         step = method.aggregate(cohort, state, LAYOUT)
         state = step.state

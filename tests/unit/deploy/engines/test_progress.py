@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from common.runs.memory_note import tell_memory
+from common.runs.memory_note import write_memory_note
 from common.runs.records import (
     RECORDS,
     ClientScore,
@@ -232,7 +232,7 @@ def test_rounds_from_before_the_first_look_say_nothing_of_the_pace(tmp_path: Pat
 def test_what_the_server_needs_of_memory_is_said_once_as_soon_as_it_is_known(
     tmp_path: Path, terminal: bool
 ) -> None:
-    tell = partial(tell_memory, tmp_path, "73 MB (65 remembered)")
+    tell = partial(write_memory_note, tmp_path, "73 MB (65 remembered)")
     life = (lambda: None, tell, lambda: write(tmp_path, record(1)), lambda: None)
     _, screen = watch(tmp_path, steps(*life), terminal)
     line = "FedPCD: beside its program, the server needs at most 73 MB (65 remembered)"

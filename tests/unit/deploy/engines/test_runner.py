@@ -13,7 +13,7 @@ from rich.console import Console
 
 from common.config import RunConfig, parse
 from common.errors import ConfigError
-from common.runs.memory_note import memory_told, tell_memory
+from common.runs.memory_note import read_memory_note, write_memory_note
 from common.runs.records import (
     RECORDS,
     Outcome,
@@ -26,7 +26,7 @@ from common.runs.records import (
 from deploy.engines import Resources, runner
 from deploy.engines.runner import carry_out, resources
 from deploy.system.signals import only_one, undisturbed
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 from server_app.state import ServerState
 
 ROUND = RoundRecord(round=1, lr=0.1, cohort=["0"], replied=["0"])
@@ -159,7 +159,7 @@ def test_one_folder_is_for_one_command_at_a_time(config: RunConfig, folder: Path
 
 def test_a_complete_run_is_not_started_again(config: RunConfig, folder: Path) -> None:
     config = replace(config, rounds=1)
-    RunFolder.open(config).keep(ServerState(1, np.ones(1, np.float32), {}, None))
+    RunDir.open(config).save_state(ServerState(1, np.ones(1, np.float32), {}, None))
     write_outcome(folder, DONE)
     job = Job()
     assert go(replace(config, resume=True), job).status == "completed"
@@ -169,9 +169,9 @@ def test_a_complete_run_is_not_started_again(config: RunConfig, folder: Path) ->
 def test_what_an_earlier_part_of_the_run_needed_of_memory_is_forgotten(
     config: RunConfig, folder: Path
 ) -> None:
-    tell_memory(folder, "9 MB")
+    write_memory_note(folder, "9 MB")
     go(config, Job([lambda: write_outcome(folder, DONE)]))
-    assert memory_told(folder) == ""
+    assert read_memory_note(folder) == ""
 
 
 def test_a_failed_start_does_not_take_the_name(config: RunConfig, folder: Path) -> None:

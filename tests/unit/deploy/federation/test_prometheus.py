@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DeployError
-from common.runs.live import Live, LiveFile
+from common.runs.live_state import LiveState, LiveStateFile
 from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.federation.prometheus import serve
 
@@ -42,8 +42,8 @@ def test_a_scrape_tells_round_clients_bytes_and_drops(tmp_path: Path) -> None:
         recorder.append(
             RoundRecord(number, 0.1, ["a", "b"], ["a"], gone, arrived={"a": 2.5}, **bytes_)
         )
-    LiveFile(folder).show(
-        Live("training", 3, 9, time.time(), ready=["a"], refused={"c": "no"}, asked=["a", "b"])
+    LiveStateFile(folder).show(
+        LiveState("training", 3, 9, time.time(), ready=["a"], refused={"c": "no"}, asked=["a", "b"])
     )
     port, stop = free_port(), threading.Event()
     server = threading.Thread(target=serve, args=(folder, port, stop))

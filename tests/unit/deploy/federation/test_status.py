@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from common.errors import ConfigError
-from common.runs.live import LIVE, Live, LiveFile, clear_live, read_live
+from common.runs.live_state import LIVE, LiveState, LiveStateFile, clear_live_state, read_live_state
 from common.runs.records import RECORDS, Outcome, Recorder, RoundRecord, write_outcome
 from deploy.federation.participation import FEW_CLIENTS
 from deploy.federation.status import find, headline, show
@@ -17,9 +17,9 @@ from deploy.federation.status import find, headline, show
 NOW = 1000.0
 
 
-def live(**changes: Any) -> Live:
+def live(**changes: Any) -> LiveState:
     facts = {"phase": "training", "round": 3, "rounds": 9, "since": NOW, "updated": NOW}
-    return Live(**{**facts, **changes})
+    return LiveState(**{**facts, **changes})
 
 
 def told(out: Path, name: str = "", *, every_client: bool = False) -> str:
@@ -51,7 +51,7 @@ def test_each_client_has_its_line_with_bytes_seconds_and_reasons(tmp_path: Path)
         bytes_down={"a": 2_000_000}, bytes_up={"a": 1_000_000},
     )  # fmt: skip
     Recorder(folder / RECORDS).append(record)
-    LiveFile(folder).show(live(ready=["a"], asked=["a"], refused={"z": "no picture"}))
+    LiveStateFile(folder).show(live(ready=["a"], asked=["a"], refused={"z": "no picture"}))
     rows = {line.split()[0]: line for line in told(tmp_path).splitlines() if line.strip()}
     assert "at work" in rows["a"]
     assert "2.5" in rows["a"]
@@ -72,7 +72,7 @@ def crowd(folder: Path, **changes: Any) -> None:
         "ready": names, "asked": names[100:200], "missing": {"195": "its disk is full"},
         "answered": dict.fromkeys(names[100:190], 1.0), "refused": {"late": "no picture"},
     }  # fmt: skip
-    LiveFile(folder).show(live(**scene, **changes))
+    LiveStateFile(folder).show(live(**scene, **changes))
 
 
 def test_of_many_clients_those_that_need_a_look_are_listed_and_the_others_counted(
@@ -93,7 +93,7 @@ def test_of_many_clients_those_that_need_a_look_are_listed_and_the_others_counte
 
 def test_all_clients_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
     names = [str(number) for number in range(FEW_CLIENTS + 1)]
-    LiveFile(tmp_path / "first").show(live(ready=names))
+    LiveStateFile(tmp_path / "first").show(live(ready=names))
     assert [row.split()[0] for row in told(tmp_path, every_client=True).splitlines()[3:]] == names
     assert told(tmp_path).splitlines()[1:] == [
         "21 clients: 21 ready",
@@ -108,7 +108,7 @@ def test_the_list_of_those_that_need_a_look_is_short_whatever_happens(tmp_path: 
 
 def test_few_clients_all_have_a_line_and_nothing_is_said_of_more(tmp_path: Path) -> None:
     everyone = [str(number) for number in range(FEW_CLIENTS)]
-    LiveFile(tmp_path / "first").show(live(ready=everyone))
+    LiveStateFile(tmp_path / "first").show(live(ready=everyone))
     _, counts, _, *rows = told(tmp_path).splitlines()
     assert counts == "20 clients: 20 ready"
     assert [row.split() for row in rows] == [[name, "ready"] for name in everyone]
@@ -126,7 +126,7 @@ def test_after_the_end_only_those_that_were_dropped_need_a_look(tmp_path: Path) 
 def test_terminal_codes_of_strangers_are_not_passed_on(tmp_path: Path) -> None:
     evil = "x\x1b[2J\x1b]0;pwn\x07\nfake line"
     folder = tmp_path / "first"
-    LiveFile(folder).show(live(phase=evil, ready=[evil], refused={evil: evil}, asked=[evil]))
+    LiveStateFile(folder).show(live(phase=evil, ready=[evil], refused={evil: evil}, asked=[evil]))
     text = told(tmp_path)
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -145,20 +145,20 @@ def test_terminal_codes_of_strangers_are_not_passed_on(tmp_path: Path) -> None:
 def test_a_damaged_live_file_is_as_none(tmp_path: Path, said: str) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / LIVE).write_text(said)
-    assert read_live(tmp_path / "first") is None
+    assert read_live_state(tmp_path / "first") is None
     assert "not begun" in told(tmp_path, "first")
 
 
 def test_a_live_file_is_read_as_it_was_written_and_can_be_forgotten(tmp_path: Path) -> None:
     scene = live(asked=["a"], answered={"a": 1.5}, late={"b": "its reply came"})
-    LiveFile(tmp_path).show(scene)
-    found = read_live(tmp_path)
+    LiveStateFile(tmp_path).show(scene)
+    found = read_live_state(tmp_path)
     assert found is not None
     assert found.updated > NOW
     assert json.loads((tmp_path / LIVE).read_text())["answered"] == {"a": 1.5}
     assert found.awaited == []
-    clear_live(tmp_path)
-    assert read_live(tmp_path) is None
+    clear_live_state(tmp_path)
+    assert read_live_state(tmp_path) is None
 
 
 def test_without_a_name_the_newest_run_is_meant_and_a_wrong_one_is_told(tmp_path: Path) -> None:

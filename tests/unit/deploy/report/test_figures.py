@@ -23,7 +23,7 @@ from deploy.report.run_data import RunData, read_run
 from deploy.report.run_groups import Study, group_runs
 from server_app.round.calibration import CONFORMAL
 from server_app.run_dir.partition import PARTITION
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 from tests.unit.deploy.report.test_run_summary import NOTHING, UNEVALUATED, evaluation_of, record
 
 LAYERS = ("features.1", "classifier")
@@ -163,7 +163,7 @@ def full_run(folder: Path, name: str, shift: float = 0.0, **flat: Any) -> RunDat
     """A run with everything beside it; {"fedpcd__tau": 0.1} stands for {"fedpcd.tau": 0.1}."""
     changes = {key.replace("__", "."): value for key, value in flat.items()}
     config = parse({"rounds": 4, "out": str(folder), "name": name, **changes})
-    path = RunFolder.open(config).path
+    path = RunDir.open(config).path
     for number in range(1, 5):
         Recorder(path / RECORDS).append(diagnosed(number, ["0", "1", "2"], shift))
     (path / CONFORMAL).write_text(json.dumps(conformal()))
@@ -269,7 +269,7 @@ def test_what_is_undefined_is_left_out(tmp_path: Path) -> None:
             row |= {"coverage": None, "mean_size": None}
     sets |= {"accuracy": None, "clients": {}}
     config = parse({"out": str(tmp_path), "name": "x"})
-    path = RunFolder.open(config).path
+    path = RunDir.open(config).path
     Recorder(path / RECORDS).append(record(1, evaluation_of(50, 60), diagnostics=told))
     (path / CONFORMAL).write_text(json.dumps(sets))
     (study,) = group_runs([read_run(path)])

@@ -14,11 +14,11 @@ import pytest
 
 from common.config import parse
 from common.errors import ConfigError
-from common.runs.live import Live
+from common.runs.live_state import LiveState
 from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 from deploy.report.live_server import Watcher, serving
 from deploy.report.run_data import RunData
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 
 
 def render(runs: Sequence[RunData], left_out: Mapping[str, str]) -> str:
@@ -33,13 +33,13 @@ def watching(*places: Path) -> Watcher:
     return watcher
 
 
-def begin(place: Path, name: str = "a") -> RunFolder:
-    folder = RunFolder.open(parse({"out": str(place), "name": name}))
+def begin(place: Path, name: str = "a") -> RunDir:
+    folder = RunDir.open(parse({"out": str(place), "name": name}))
     note(folder, 1)
     return folder
 
 
-def note(folder: RunFolder, number: int) -> None:
+def note(folder: RunDir, number: int) -> None:
     Recorder(folder.path / RECORDS).append(RoundRecord(number, 0.1, [], []))
 
 
@@ -154,7 +154,9 @@ def test_the_browser_gets_the_page_and_what_goes_on(served: tuple[str, Path]) ->
     first = json.loads(ask(url + "state"))
     assert first["now"] == []
     folder = begin(place)
-    folder.show(Live("training", 2, 30, time.time(), asked=["0", "1"], answered={"0": 0.5}))
+    folder.show_live(
+        LiveState("training", 2, 30, time.time(), asked=["0", "1"], answered={"0": 0.5})
+    )
     deadline = time.monotonic() + 20
     while ask(url) == "nothing yet" and time.monotonic() < deadline:
         time.sleep(0.1)

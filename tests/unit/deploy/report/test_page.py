@@ -18,7 +18,7 @@ from deploy.report.html.page import render
 from deploy.report.report_files import write_report
 from deploy.report.run_data import RunData
 from server_app.run_dir.partition import PARTITION
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 from tests.unit.deploy.report.test_figures import full_run, made_up
 from tests.unit.deploy.report.test_run_summary import NOTHING, UNEVALUATED, evaluation_of, record
 
@@ -153,7 +153,7 @@ def test_runs_that_have_just_begun_are_no_error(runs: list[RunData]) -> None:
 
 def test_a_run_that_failed_or_goes_on_is_told(tmp_path: Path) -> None:
     config = parse({"out": str(tmp_path), "name": "x", "rounds": 9})
-    path = RunFolder.open(config).path
+    path = RunDir.open(config).path
     Recorder(path / RECORDS).append(record(3, evaluation_of(50, 60)))
     write_outcome(path, Outcome("failed", "<no> clients", 3, 1.0))
     write_report([tmp_path], tmp_path / "r.html")
@@ -175,7 +175,7 @@ def test_many_studies_have_their_tables_and_two_figures_each(
 
 
 def simple_run(folder: Path, name: str) -> None:
-    path = RunFolder.open(parse({"out": str(folder), "name": name, "method": "fedavg"})).path
+    path = RunDir.open(parse({"out": str(folder), "name": name, "method": "fedavg"})).path
     Recorder(path / RECORDS).append(record(4, evaluation_of(50, 60)))
 
 

@@ -7,7 +7,7 @@ import pytest
 from common.config import RunConfig, parse
 from common.runs.records import CONFIG_FILE
 from deploy.report.run_data import read_config
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 
 GIVEN = {"method": "fedavg", "clients": 7, "seed": 3, "train.lr": 0.3}
 
@@ -15,7 +15,7 @@ GIVEN = {"method": "fedavg", "clients": 7, "seed": 3, "train.lr": 0.3}
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """The config of a FedAvg run with 7 clients."""
-    folder = RunFolder.open(parse({**GIVEN, "out": str(tmp_path), "name": "mine"}))
+    folder = RunDir.open(parse({**GIVEN, "out": str(tmp_path), "name": "mine"}))
     return folder.path / CONFIG_FILE
 
 

@@ -21,7 +21,7 @@ from deploy.report.report_json import numbers_of
 from deploy.report.run_data import RunData, discover
 from deploy.report.run_groups import Study, group_runs
 from server_app.round.calibration import CONFORMAL
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 
 
 def run(rounds: int = 1, personal: bool = False, **changes: Any) -> RunData:
@@ -107,7 +107,7 @@ def test_runs_without_a_config_are_told_apart_by_their_names() -> None:
 def test_runs_are_found_at_any_depth_and_once(tmp_path: Path) -> None:
     for place, name in (("x", "b"), ("x", "a"), (".", "y")):
         config = parse({"out": str(tmp_path / place), "name": name, "seed": 7})
-        folder = RunFolder.open(config)
+        folder = RunDir.open(config)
         Recorder(folder.path / "records.jsonl").append(RoundRecord(1, 0.1, [], []))
     found, _ = discover([tmp_path, tmp_path / "x" / "a"])
     assert [each.label for each in found] == ["a", "b", "y"]

@@ -24,7 +24,7 @@ from deploy.sweep import command
 from deploy.sweep.jobs import Lane, Watcher
 from deploy.sweep.jobs import Result as Ended
 from deploy.sweep.run_status import Standing
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 
 PLAN = """
 name = "mine"
@@ -47,11 +47,13 @@ def do_at_once(
     results = []
     for standing in todo:
         config = standing.run.config
-        folder = RunFolder.open(replace(config, resume=standing.to == "resume"))
+        folder = RunDir.open(replace(config, resume=standing.to == "resume"))
         is_bad = config.seed == 13
         if not is_bad:
             scores = {"0": ClientScore(10, 5 + config.seed, 1.0), "1": ClientScore(10, 7, 1.0)}
-            folder.note(RoundRecord(1, 0.1, ["0"], ["0"], evaluation=Evaluation.of(scores, {})))
+            folder.save_record(
+                RoundRecord(1, 0.1, ["0"], ["0"], evaluation=Evaluation.of(scores, {}))
+            )
             write_outcome(folder.path, Outcome("completed", "1 rounds", 1, 1.0))
         results.append(Ended(standing, "failed" if is_bad else "completed", "bad luck", 1.0))
         watcher.ended(results[-1])

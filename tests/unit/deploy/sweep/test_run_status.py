@@ -13,7 +13,7 @@ from deploy.sweep.plan import Plan, Variant
 from deploy.sweep.run_status import Standing, clear, standings, tidy
 from deploy.sweep.runs import PlannedRun, runs_of
 from deploy.system.signals import only_one
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 from server_app.state import ServerState
 
 ROUND = RoundRecord(round=1, lr=0.1, cohort=["0"], replied=["0"])
@@ -24,10 +24,10 @@ def planned(**base: Any) -> list[PlannedRun]:
     return runs_of(Plan("x", base={**settings, **base}, grid={"seed": [1]}))
 
 
-def begun(folder: Path, *, name: str = "fedavg-seed1", **base: Any) -> RunFolder:
+def begun(folder: Path, *, name: str = "fedavg-seed1", **base: Any) -> RunDir:
     """A run that has begun and done nothing yet."""
     [run] = planned(**base)
-    return RunFolder.open(PlannedRun(name, "", run.config).below(folder).config)
+    return RunDir.open(PlannedRun(name, "", run.config).below(folder).config)
 
 
 def look(folder: Path, **base: Any) -> Standing:
@@ -44,9 +44,9 @@ def test_an_empty_folder_is_started_in(tmp_path: Path) -> None:
 
 def test_a_run_that_was_cut_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     folder = begun(tmp_path)
-    folder.note(ROUND)
+    folder.save_record(ROUND)
     assert look(tmp_path).to == "start over"
-    folder.keep(ServerState(1, np.ones(1, np.float32), {}, None))
+    folder.save_state(ServerState(1, np.ones(1, np.float32), {}, None))
     found = look(tmp_path)
     assert (found.to, found.done) == ("resume", 1)
     write_outcome(folder.path, Outcome("stopped", "by the user", 1, 1.0))
@@ -55,7 +55,7 @@ def test_a_run_that_was_cut_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 def test_a_complete_run_is_left_alone_whatever_its_checkpoints(tmp_path: Path) -> None:
     folder = begun(tmp_path)
-    folder.note(ROUND)
+    folder.save_record(ROUND)
     write_outcome(folder.path, Outcome("completed", "2 rounds", 2, 1.0))
     assert look(tmp_path).to == "nothing"
 
@@ -103,7 +103,7 @@ def test_a_run_that_a_smaller_plan_named_otherwise_is_found(tmp_path: Path) -> N
     assert (found.to, found.run.name, found.folder.name) == ("nothing", "before", "before")
 
 
-def done(folder: RunFolder) -> None:
+def done(folder: RunDir) -> None:
     write_outcome(folder.path, Outcome("completed", "2 rounds", 2, 1.0))
 
 
@@ -112,17 +112,17 @@ def at(number: int) -> ServerState[Any]:
 
 
 def test_a_copy_never_takes_the_place_of_the_run_under_its_own_name(tmp_path: Path) -> None:
-    begun(tmp_path, name="backup-before-trying").note(ROUND)
+    begun(tmp_path, name="backup-before-trying").save_record(ROUND)
     done(begun(tmp_path))
     found = look(tmp_path)
     assert (found.to, found.run.name) == ("nothing", "fedavg-seed1")
 
 
 def test_of_copies_under_other_names_the_one_that_got_furthest_is_the_run(tmp_path: Path) -> None:
-    begun(tmp_path, name="a", rounds=3).note(ROUND)
+    begun(tmp_path, name="a", rounds=3).save_record(ROUND)
     assert look(tmp_path, rounds=3).to == "start"
     for name, rounds in (("b", 1), ("c", 2), ("d", 1)):
-        begun(tmp_path, name=name, rounds=3).keep(at(rounds))
+        begun(tmp_path, name=name, rounds=3).save_state(at(rounds))
     found = look(tmp_path, rounds=3)
     assert (found.to, found.run.name, found.done) == ("resume", "c", 2)
     done(begun(tmp_path, name="e", rounds=3))
@@ -136,7 +136,7 @@ def test_a_folder_found_by_its_config_alone_is_left_alone_where_it_has_no_checkp
 ) -> None:
     folder = begun(tmp_path, name="backup")
     if records:
-        folder.note(ROUND)
+        folder.save_record(ROUND)
     found = look(tmp_path)
     assert (found.to, found.run.name) == ("start", "fedavg-seed1")
 
@@ -157,9 +157,9 @@ def test_what_was_done_under_a_config_that_is_torn_is_not_touched(
 ) -> None:
     folder = begun(tmp_path)
     if records:
-        folder.note(ROUND)
+        folder.save_record(ROUND)
     else:
-        folder.keep(at(1))
+        folder.save_state(at(1))
     config = folder.path / "config.toml"
     config.unlink() if text is None else config.write_text(text)
     what = "missing" if text is None else "torn"
@@ -170,10 +170,10 @@ def test_what_was_done_under_a_config_that_is_torn_is_not_touched(
 @pytest.mark.parametrize("text", ["", '{"status": "compl', '{"status": "completed"}'])
 def test_a_run_whose_outcome_is_torn_has_not_ended(text: str, tmp_path: Path) -> None:
     folder = begun(tmp_path)
-    folder.note(ROUND)
+    folder.save_record(ROUND)
     (folder.path / "outcome.json").write_text(text)
     assert look(tmp_path).to == "start over"
-    folder.keep(at(1))
+    folder.save_state(at(1))
     assert look(tmp_path).to == "resume"
 
 
@@ -205,8 +205,8 @@ def test_a_new_run_whose_name_another_of_the_plan_has_gets_its_digest(
     small: Plan, large: Plan, complete: bool, tmp_path: Path
 ) -> None:
     [kept] = standings(tmp_path, runs_of(small))
-    folder = RunFolder.open(kept.run.config)
-    folder.note(ROUND)
+    folder = RunDir.open(kept.run.config)
+    folder.save_record(ROUND)
     if complete:
         done(folder)
     new, old = found = standings(tmp_path, runs_of(large))
@@ -216,7 +216,7 @@ def test_a_new_run_whose_name_another_of_the_plan_has_gets_its_digest(
         if complete
         else ("start", f"{kept.run.name}-{old.run.identity[:8]}")
     )
-    RunFolder.open(new.run.config).note(ROUND)
+    RunDir.open(new.run.config).save_record(ROUND)
     again = standings(tmp_path, runs_of(large))
     assert [one.run.name for one in again] == [one.run.name for one in found]
     assert again[0].to == "start over"
@@ -226,7 +226,7 @@ def test_a_removal_that_is_cut_leaves_no_run_and_is_finished_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = begun(tmp_path)
-    folder.note(ROUND)
+    folder.save_record(ROUND)
     found = look(tmp_path)
 
     def killed(path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_removal_that_is_cut_leaves_no_run_and_is_finished_later(
 
 def test_nothing_is_removed_while_another_process_is_at_work_there(tmp_path: Path) -> None:
     folder = begun(tmp_path)
-    folder.note(ROUND)
+    folder.save_record(ROUND)
     found = look(tmp_path)
     with only_one(folder.path), pytest.raises(ConfigError, match="another process"):
         clear(found)

@@ -10,8 +10,13 @@ from flwr.serverapp.grid.grid import NodeInfo
 
 from common.errors import AggregationError, ClientError
 from common.types import by_client
-from common.wire import CONFIG, Card, told_client
-from server_app.round.client_registry import Registry, Roster, by_name, wait_for_clients
+from common.wire import CONFIG, ClientCard, client_id_of
+from server_app.round.client_registry import (
+    ClientRegistry,
+    ReadyClients,
+    clients_by_name,
+    wait_for_clients,
+)
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
@@ -44,12 +49,12 @@ class Nodes:
         return [reply for reply in replies.values() if reply is not None]
 
 
-def card(client: str, **changes: Any) -> Card:
+def card(client: str, **changes: Any) -> ClientCard:
     facts = {"shape": (1, 8, 8), "classes": 10, "train_examples": 5, "test_examples": 2}
-    return Card(partition=client, device="trains on the CPU", **{**facts, **changes})
+    return ClientCard(partition=client, device="trains on the CPU", **{**facts, **changes})
 
 
-def with_cards(cards: dict[int, Card]) -> Nodes:
+def with_cards(cards: dict[int, ClientCard]) -> Nodes:
     return Nodes(
         dict.fromkeys(cards, ""),
         lambda m: Message(cards[m.metadata.dst_node_id].record(), reply_to=m),
@@ -57,13 +62,13 @@ def with_cards(cards: dict[int, Card]) -> Nodes:
 
 
 def test_clients_are_sorted_as_people_count() -> None:
-    roster = Roster.of({"10": 5, "2": 6, "site-b": 7, "1": 8})
+    roster = ReadyClients.of({"10": 5, "2": 6, "site-b": 7, "1": 8})
     assert roster.clients == ["1", "2", "10", "site-b"]
     assert roster.nodes["10"] == 5
 
 
 def test_registered_names_are_the_clients_names_and_ids_fill_in() -> None:
-    assert by_name(Nodes({81: "ward-b", 7: "", 93: "ward-a"})).nodes == {
+    assert clients_by_name(Nodes({81: "ward-b", 7: "", 93: "ward-a"})).nodes == {
         "7": 7,
         "ward-a": 93,
         "ward-b": 81,
@@ -71,7 +76,7 @@ def test_registered_names_are_the_clients_names_and_ids_fill_in() -> None:
 
 
 def test_nodes_that_share_a_name_are_both_kept() -> None:
-    assert by_name(Nodes({81: "ward", 93: "ward", 5: "icu"})).nodes == {
+    assert clients_by_name(Nodes({81: "ward", 93: "ward", 5: "icu"})).nodes == {
         "81": 81,
         "93": 93,
         "icu": 5,
@@ -79,7 +84,7 @@ def test_nodes_that_share_a_name_are_both_kept() -> None:
 
 
 def test_enough_clients_are_returned_at_once_in_order() -> None:
-    roster = wait_for_clients(Nodes({9: "", 3: "", 5: ""}), by_name, 2, timeout=0)
+    roster = wait_for_clients(Nodes({9: "", 3: "", 5: ""}), clients_by_name, 2, timeout=0)
     assert roster.clients == ["3", "5", "9"]
 
 
@@ -90,7 +95,7 @@ def test_waiting_ends_when_the_last_one_connects() -> None:
         told.append(text)
         grid.names[2] = "b"
 
-    assert wait_for_clients(grid, by_name, 2, 5, tell, ("a", "b")).nodes == {"a": 1, "b": 2}
+    assert wait_for_clients(grid, clients_by_name, 2, 5, tell, ("a", "b")).nodes == {"a": 1, "b": 2}
     assert told == ["waiting for clients: 1 of 2 connected; missing: b"]
 
 
@@ -101,7 +106,7 @@ def test_flb_01_waiting_has_a_deadline_and_says_who_came_and_who_did_not() -> No
         AggregationError,
         match=r"2 of 5 .* within 0\.1 s \(connected: a, b; missing: c, d, e\); start",
     ):
-        wait_for_clients(Nodes({1: "b", 2: "a"}), by_name, 5, 0.1, expected=expected)
+        wait_for_clients(Nodes({1: "b", 2: "a"}), clients_by_name, 5, 0.1, expected=expected)
     assert time.monotonic() - begin < 2
 
 
@@ -114,8 +119,8 @@ def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server_app.round.client_registry.LOOK_SECONDS", 0.0)
 
 
-def registry(clients: int = 2, quorum: int = 2, timeout: float = 60.0) -> Registry:
-    return Registry(clients, quorum, timeout, TOLD.append)
+def registry(clients: int = 2, quorum: int = 2, timeout: float = 60.0) -> ClientRegistry:
+    return ClientRegistry(clients, quorum, timeout, TOLD.append)
 
 
 TOLD: list[str] = []
@@ -133,7 +138,7 @@ def test_a_registered_name_is_the_clients_id_and_the_node_is_told_it() -> None:
     grid = with_cards({71: card(""), 12: card("0")})
     grid.names = {71: "ward-a", 12: "ward-b"}
     assert registry()(grid).nodes == {"ward-a": 71, "ward-b": 12}
-    assert [told_client(m.content) for m in grid.questions] == ["ward-b", "ward-a"]
+    assert [client_id_of(m.content) for m in grid.questions] == ["ward-b", "ward-a"]
 
 
 def test_whoever_has_not_answered_yet_gets_no_work_and_holds_nobody_up() -> None:
@@ -182,7 +187,7 @@ def test_a_client_comes_back_under_another_node_id() -> None:
         (card("1", shape=(3, 8, 8)), r"client 1 has images \(3, 8, 8\)"),
     ],
 )
-def test_clients_that_do_not_fit_together_are_named(second: Card, reason: str) -> None:
+def test_clients_that_do_not_fit_together_are_named(second: ClientCard, reason: str) -> None:
     with pytest.raises(ClientError, match=reason):
         registry()(with_cards({12: card("0"), 71: second}))
 
@@ -307,8 +312,8 @@ def test_to_let_a_client_in_costs_no_look_at_all_others(monkeypatch: pytest.Monk
         looked[0] += 1
         return by_client(client)
 
-    class Cards(dict[str, Card]):
-        def __getitem__(self, client: str) -> Card:
+    class Cards(dict[str, ClientCard]):
+        def __getitem__(self, client: str) -> ClientCard:
             looked[0] += 1
             return super().__getitem__(client)
 

@@ -11,8 +11,15 @@ from flwr.supercore.run import RunNotRunningException
 from httpx import ConnectTimeout, HTTPError
 
 from common.wire import LATE_SECONDS
-from server_app.round.client_registry import Roster
-from server_app.round.messaging import LATE, NOT_PUSHED, Answers, Post, Terms, pause_after
+from server_app.round.client_registry import ReadyClients
+from server_app.round.messaging import (
+    LATE,
+    NOT_PUSHED,
+    ExchangeLimits,
+    Messenger,
+    Replies,
+    pause_after,
+)
 from server_app.round.polling import APART
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -42,8 +49,8 @@ class Wire:
         self.nodes = {client: 100 + k for k, client in enumerate(self.script)}
         self.due: dict[str, tuple[float, Message, Error | None]] = {}
 
-    def roster(self, _: object) -> Roster:
-        return Roster.of(self.nodes)
+    def roster(self, _: object) -> ReadyClients:
+        return ReadyClients.of(self.nodes)
 
     def push_messages(self, messages: list[Message]) -> list[str]:
         names = {node: client for client, node in self.nodes.items()}
@@ -67,38 +74,43 @@ class Wire:
         return replies
 
     def exchange(
-        self, terms: Terms, post: Post | None = None, watch: Callable[[Answers], None] = print
-    ) -> Answers:
+        self,
+        terms: ExchangeLimits,
+        post: Messenger | None = None,
+        watch: Callable[[Replies], None] = print,
+    ) -> Replies:
         contents = {c: RecordDict({"config": ConfigRecord({"to": c})}) for c in self.nodes}
-        return (post or Post()).exchange(
+        return (post or Messenger()).exchange(
             self, "train", contents, self.roster, terms, round=7, watch=watch
         )
 
 
 def test_all_replies_are_returned_with_their_seconds() -> None:
-    answers = Wire({"b": [(0.1, None)], "a": [(0, None)]}).exchange(Terms(5))
+    answers = Wire({"b": [(0.1, None)], "a": [(0, None)]}).exchange(ExchangeLimits(5))
     assert list(answers.replies) == ["a", "b"]
     assert answers.seconds["b"] >= 0.1 > answers.seconds["a"]
     assert (answers.missing, answers.again) == ({}, [])
 
 
 def test_the_deadline_holds_whoever_is_silent_and_a_late_reply_is_noticed_later() -> None:
-    wire, post, begin = Wire({"a": [(0, None)], "b": [(0.4, None)]}), Post(), time.monotonic()
-    answers = wire.exchange(Terms(0.2), post)
+    wire, post, begin = Wire({"a": [(0, None)], "b": [(0.4, None)]}), Messenger(), time.monotonic()
+    answers = wire.exchange(ExchangeLimits(0.2), post)
     assert 0.2 <= time.monotonic() - begin < 0.4
     assert list(answers.replies) == ["a"]
     assert answers.missing == {"b": LATE}
     assert post.take_late() == {}
     time.sleep(0.3)
     wire.script = {"a": [(0, None)], "b": [(0, None)]}
-    assert list(wire.exchange(Terms(5), post).replies) == ["a", "b"], "the old one is not taken"
+    assert list(wire.exchange(ExchangeLimits(5), post).replies) == ["a", "b"], (
+        "the old one is not taken"
+    )
     assert post.take_late()["b"].startswith("its reply to round 7 came 0.")
     assert post.take_late() == {}
 
 
 def test_messages_expire_soon_after_the_deadline_and_bear_the_round() -> None:
     wire = Wire({"a": [(0, None)]})
-    wire.exchange(Terms(50.0))
+    wire.exchange(ExchangeLimits(50.0))
     [(_, message)] = wire.pushed
     assert message.metadata.ttl == pytest.approx(50 + LATE_SECONDS, abs=0.1)
     assert message.metadata.group_id == "7"
@@ -107,7 +119,7 @@ def test_messages_expire_soon_after_the_deadline_and_bear_the_round() -> None:
 @pytest.mark.parametrize("error", [OFFLINE, CRASHED], ids=["offline", "crashed"])
 def test_a_client_that_was_lost_is_asked_again_with_the_same_content(error: Error) -> None:
     wire = Wire({"a": [(0, error), (0, None)], "b": [(0, None)]})
-    answers = wire.exchange(Terms(5, retries=1))
+    answers = wire.exchange(ExchangeLimits(5, retries=1))
     assert not answers.replies["a"].has_error()
     assert answers.again == ["a"]
     first, second = (message for client, message in wire.pushed if client == "a")
@@ -115,7 +127,7 @@ def test_a_client_that_was_lost_is_asked_again_with_the_same_content(error: Erro
 
 
 def test_it_is_asked_only_so_often() -> None:
-    answers = Wire({"a": [(0, CRASHED)] * 3}).exchange(Terms(5, retries=2))
+    answers = Wire({"a": [(0, CRASHED)] * 3}).exchange(ExchangeLimits(5, retries=2))
     assert answers.replies == {}
     assert answers.again == ["a", "a"]
     assert answers.missing == {"a": "its process died: ClientApp stopped responding."}
@@ -123,7 +135,7 @@ def test_it_is_asked_only_so_often() -> None:
 
 def test_an_error_of_the_client_itself_is_its_reply() -> None:
     wire = Wire({"a": [(0, RAISED)]})
-    assert wire.exchange(Terms(5, retries=3)).replies["a"].error.reason == "no data"
+    assert wire.exchange(ExchangeLimits(5, retries=3)).replies["a"].error.reason == "no data"
     assert len(wire.pushed) == 1
 
 
@@ -131,10 +143,10 @@ def test_a_client_that_went_offline_is_asked_when_it_is_back_on_whatever_node() 
     wire = Wire({"a": [(0, OFFLINE), (0, None)]})
     begin = time.monotonic()
 
-    def watch(answers: Answers) -> None:
+    def watch(answers: Replies) -> None:
         wire.nodes = {} if time.monotonic() - begin < 0.3 else {"a": 555}
 
-    answers = wire.exchange(Terms(5, retries=1), watch=watch)
+    answers = wire.exchange(ExchangeLimits(5, retries=1), watch=watch)
     assert answers.replies["a"].metadata.src_node_id == 555
     assert answers.seconds["a"] >= 0.3
 
@@ -147,11 +159,11 @@ def test_a_client_that_only_looks_present_is_not_asked_in_vain(
     wire = Wire({"a": [(0, OFFLINE), (0, None)]})
     begin = time.monotonic()
 
-    def watch(answers: Answers) -> None:
+    def watch(answers: Replies) -> None:
         now = time.monotonic() - begin
         wire.nodes = {} if 0.2 < now < 0.5 else {"a": 100}
 
-    answers = wire.exchange(Terms(5, retries=1), watch=watch)
+    answers = wire.exchange(ExchangeLimits(5, retries=1), watch=watch)
     assert list(answers.replies) == ["a"]
     assert answers.seconds["a"] >= 0.5
 
@@ -159,10 +171,10 @@ def test_a_client_that_only_looks_present_is_not_asked_in_vain(
 def test_patience_with_a_client_that_stays_away_is_shorter_than_the_round() -> None:
     wire, begin = Wire({"a": [(0, OFFLINE)], "b": [(0.1, None)]}), time.monotonic()
 
-    def watch(answers: Answers) -> None:
+    def watch(answers: Replies) -> None:
         wire.nodes.pop("a", None)
 
-    answers = wire.exchange(Terms(60, retries=3, patience=0.3), watch=watch)
+    answers = wire.exchange(ExchangeLimits(60, retries=3, patience=0.3), watch=watch)
     assert time.monotonic() - begin < 3
     assert answers.missing == {"a": "it went offline"}
     assert list(answers.replies) == ["b"]
@@ -172,7 +184,9 @@ def test_a_client_that_was_never_there_counts_as_lost() -> None:
     wire = Wire({"a": [(0, None)], "b": []})
     del wire.nodes["b"]
     contents = {c: RecordDict() for c in "ab"}
-    answers = Post().exchange(wire, "train", contents, wire.roster, Terms(5, patience=0.0), round=1)
+    answers = Messenger().exchange(
+        wire, "train", contents, wire.roster, ExchangeLimits(5, patience=0.0), round=1
+    )
     assert answers.missing == {"b": NOT_PUSHED}
 
 
@@ -182,7 +196,7 @@ def test_the_first_replies_are_enough_and_the_others_are_told_so() -> None:
         time.monotonic(),
     )
     wire.script["d"], wire.nodes["d"] = [(0.05, None)], 900
-    answers = wire.exchange(Terms(30, enough=2))
+    answers = wire.exchange(ExchangeLimits(30, enough=2))
     assert time.monotonic() - begin < 5
     assert set(answers.replies) == {"b", "c", "d"}, "an error is no reply that counts"
     assert answers.missing == {"a": "not among the first 2 replies"}
@@ -190,7 +204,7 @@ def test_the_first_replies_are_enough_and_the_others_are_told_so() -> None:
 
 def test_of_replies_that_come_at_once_the_first_by_name_are_kept() -> None:
     answers = Wire({"10": [(0, None)], "9": [(0, None)], "2": [(0, None)]}).exchange(
-        Terms(5, enough=2)
+        ExchangeLimits(5, enough=2)
     )
     assert list(answers.replies) == ["2", "9"]
     assert answers.missing == {"10": "not among the first 2 replies"}
@@ -199,7 +213,7 @@ def test_of_replies_that_come_at_once_the_first_by_name_are_kept() -> None:
 def test_a_watcher_sees_who_has_answered_while_others_are_awaited() -> None:
     seen: list[list[str]] = []
     wire = Wire({"a": [(0, None)], "b": [(1.0, None)]})
-    wire.exchange(Terms(5), watch=lambda answers: seen.append(list(answers.replies)))
+    wire.exchange(ExchangeLimits(5), watch=lambda answers: seen.append(list(answers.replies)))
     assert ["a"] in seen
     assert seen[-1] == ["a", "b"]
 
@@ -248,20 +262,20 @@ class Flower(Wire):
 
 def test_an_upload_that_stalls_holds_up_neither_the_others_nor_the_deadline() -> None:
     wire = Flower({"a": [(0, None)], "b": [(0, None)], "c": [(0.2, None)]}, stalls={"b": 1.5})
-    post, begin = Post(), time.monotonic()
-    answers = wire.exchange(Terms(0.6), post)
+    post, begin = Messenger(), time.monotonic()
+    answers = wire.exchange(ExchangeLimits(0.6), post)
     assert time.monotonic() - begin < 1.0
     assert list(answers.replies) == ["a", "c"]
     assert answers.missing == {"b": LATE}
     time.sleep(1.2)
     wire.script = {client: [(0, None)] for client in "abc"}
-    assert list(wire.exchange(Terms(5), post).replies) == ["a", "b", "c"]
+    assert list(wire.exchange(ExchangeLimits(5), post).replies) == ["a", "b", "c"]
     assert post.take_late()["b"].startswith("its reply to round 7 came ")
 
 
 def test_a_malformed_reply_costs_its_sender_alone() -> None:
     wire = Flower({"a": [(0, None)], "b": [(0, None)], "c": [(0, None)]}, malformed={"b"})
-    answers = wire.exchange(Terms(5, retries=2))
+    answers = wire.exchange(ExchangeLimits(5, retries=2))
     assert set(answers.replies) == {"a", "c"}
     assert answers.missing.keys() == {"b"}
     assert answers.missing["b"].startswith("its reply is malformed: 'ValueError: Expecting value")
@@ -270,14 +284,14 @@ def test_a_malformed_reply_costs_its_sender_alone() -> None:
 def test_where_many_are_looked_for_together_the_others_are_asked_again_once() -> None:
     clients = [f"c{k}" for k in range(3 * APART)]
     wire = Flower({client: [(0, None)] * 3 for client in clients}, malformed={"c3"})
-    post = Post()
-    answers = wire.exchange(Terms(30, retries=2), post)
+    post = Messenger()
+    answers = wire.exchange(ExchangeLimits(30, retries=2), post)
     assert set(answers.replies) == {*clients} - {"c3"}
     assert answers.missing.keys() == {"c3"}
     of_its_look = [f"c{3 + APART * k}" for k in range(3)]
     assert sorted(answers.again) == sorted(of_its_look)
     wire.looks.clear()
-    answers = wire.exchange(Terms(30, retries=2), post)
+    answers = wire.exchange(ExchangeLimits(30, retries=2), post)
     assert (answers.missing.keys(), answers.again) == ({"c3"}, []), "now it is looked for alone"
     assert max(map(len, wire.looks)) > 1
 
@@ -295,7 +309,9 @@ def test_a_reply_from_another_node_than_was_asked_is_not_taken() -> None:
             return replies
 
     contents = {client: RecordDict() for client in "ab"}
-    answers = Post().exchange(Forger(), "train", contents, wire.roster, Terms(5), round=1)
+    answers = Messenger().exchange(
+        Forger(), "train", contents, wire.roster, ExchangeLimits(5), round=1
+    )
     assert list(answers.replies) == ["b"]
     assert answers.missing == {"a": "its reply says that it is from node 101, not 100"}
 
@@ -303,7 +319,7 @@ def test_a_reply_from_another_node_than_was_asked_is_not_taken() -> None:
 def test_a_reply_that_got_lost_on_its_way_is_asked_for_again() -> None:
     """As when the SuperLink is killed after it gave the reply out."""
     wire = Wire({"a": [(0, EXPIRED), (0, None)]})
-    answers = wire.exchange(Terms(5, retries=1))
+    answers = wire.exchange(ExchangeLimits(5, retries=1))
     assert (list(answers.replies), answers.again) == (["a"], ["a"])
 
 
@@ -312,12 +328,12 @@ def test_a_superlink_that_hangs_for_a_while_costs_nobody_the_round() -> None:
     hangs = ConnectTimeout("_ssl.c:989: The handshake operation timed out")
     wire, begin = Flower({"a": [(0, None)]}, nobody=hangs, deaf=hangs), time.monotonic()
 
-    def watch(_: Answers) -> None:
+    def watch(_: Replies) -> None:
         now = time.monotonic() - begin
         wire.deaf = hangs if now < 0.2 else None
         wire.nobody = hangs if now < 0.4 else None
 
-    answers = wire.exchange(Terms(5, retries=1), watch=watch)
+    answers = wire.exchange(ExchangeLimits(5, retries=1), watch=watch)
     assert list(answers.replies) == ["a"]
     assert answers.seconds["a"] >= 0.4
 
@@ -325,7 +341,7 @@ def test_a_superlink_that_hangs_for_a_while_costs_nobody_the_round() -> None:
 @pytest.mark.parametrize("error", [HTTPError("refused"), RunNotRunningException()])
 def test_that_the_run_is_over_at_the_superlink_ends_the_exchange(error: Exception) -> None:
     with pytest.raises(type(error)):
-        Flower({"a": [(NEVER, None)]}, nobody=error).exchange(Terms(5))
+        Flower({"a": [(NEVER, None)]}, nobody=error).exchange(ExchangeLimits(5))
 
 
 def test_a_round_is_at_most_a_few_per_cent_longer_than_its_replies_take() -> None:

@@ -10,9 +10,9 @@ from common.errors import ConfigError
 from common.layout import Layout, Tensor
 from common.models import FlatModel, build
 from server_app.app import refuse_what_no_superlink_carries, strategy_of
-from server_app.round.client_registry import Registry
+from server_app.round.client_registry import ClientRegistry
 from server_app.run_dir import memory_mapped
-from server_app.run_dir.run_dir import RunFolder
+from server_app.run_dir.run_dir import RunDir
 
 
 def test_flb_07_a_model_that_no_superlink_carries_is_refused_with_the_limit() -> None:
@@ -33,8 +33,11 @@ def test_more_vectors_on_disk_than_the_system_can_map_are_refused(
     monkeypatch.setattr(memory_mapped, "MAPPED_NOW", Path(os.devnull))
     flat = {"method": method, "clients": 100, "participation": 0.2, "out": str(tmp_path)}
     config = parse(flat | ({"fedpcd.history": 2} if method == "fedpcd" else {}))
-    model, registry = FlatModel(build("mlp", (1, 8, 8), 10, seed=0)), Registry(100, 100, 1.0, print)
-    folder = RunFolder.open(config)
+    model, registry = (
+        FlatModel(build("mlp", (1, 8, 8), 10, seed=0)),
+        ClientRegistry(100, 100, 1.0, print),
+    )
+    folder = RunDir.open(config)
     strategy_of(config, model, registry, folder)  # in memory they may be as many as they are
     on_disk = parse(config.to_flat() | {"server.on-disk": True})
     with pytest.raises(ConfigError, match=f"up to {vectors} vectors"):

@@ -18,7 +18,7 @@ from common.methods import METHODS
 from common.methods.history import History
 from server_app.run_dir import memory_mapped
 from server_app.run_dir.checkpoint import load_newest, save
-from server_app.run_dir.memory_mapped import SPARE, MappedFiles, make_room_for
+from server_app.run_dir.memory_mapped import SPARE, MemoryMappedVectors, raise_open_file_limit
 from server_app.state import ServerState
 from tests.builders import assert_same, layout_of_size
 
@@ -37,7 +37,7 @@ def drawn(count: int) -> list[np.ndarray]:
 
 def test_vectors_are_the_same_in_files_that_have_no_name(tmp_path: Path) -> None:
     state = remembering(*drawn(3))
-    put = MappedFiles(tmp_path / "new")(state)
+    put = MemoryMappedVectors(tmp_path / "new")(state)
     assert_same(put, state)
     assert all(isinstance(e.vector.base, np.memmap) for e in put.method.seen.entries.values())
     assert all(type(e.vector) is np.ndarray for e in put.method.seen.entries.values())
@@ -45,7 +45,7 @@ def test_vectors_are_the_same_in_files_that_have_no_name(tmp_path: Path) -> None
 
 
 def test_what_is_in_a_file_already_is_not_written_again(tmp_path: Path) -> None:
-    files = MappedFiles(tmp_path)
+    files = MemoryMappedVectors(tmp_path)
     once = files(remembering(*drawn(2)))
     more = ServerState(4, once.weights, {}, History(once.method.seen.put(4, {"9": drawn(1)[0]})))
     twice = files(more).method.seen
@@ -55,13 +55,13 @@ def test_what_is_in_a_file_already_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_a_vector_worked_out_from_mapped_ones_is_put_away_too(tmp_path: Path) -> None:
-    files = MappedFiles(tmp_path)
+    files = MemoryMappedVectors(tmp_path)
     first = files(remembering(*drawn(1))).method.seen.get("0")
     assert isinstance(files(remembering(first - 1)).method.seen.get("0").base, np.memmap)
 
 
 def test_nobody_can_write_into_what_is_remembered(tmp_path: Path) -> None:
-    vector = MappedFiles(tmp_path)(remembering(*drawn(1))).method.seen.get("0")
+    vector = MemoryMappedVectors(tmp_path)(remembering(*drawn(1))).method.seen.get("0")
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 1
 
@@ -70,12 +70,12 @@ def test_nobody_can_write_into_what_is_remembered(tmp_path: Path) -> None:
 def test_every_methods_first_state_can_be_put_away(method: str, tmp_path: Path) -> None:
     layout = layout_of_size(5)
     state = ServerState.first(layout, np.zeros(5, np.float32), {}, METHODS[method]())
-    assert_same(MappedFiles(tmp_path / "new")(state), state)
+    assert_same(MemoryMappedVectors(tmp_path / "new")(state), state)
     assert not (tmp_path / "new").exists()  # nothing to put there
 
 
 def test_a_checkpoint_holds_mapped_vectors_like_others(tmp_path: Path) -> None:
-    put = MappedFiles(tmp_path)(remembering(*drawn(2)))
+    put = MemoryMappedVectors(tmp_path)(remembering(*drawn(2)))
     save(tmp_path, put, fingerprint="x", keep=1)
     method = METHODS["fedpcd"]()
     back, warnings = load_newest(tmp_path, method, layout_of_size(5), fingerprint="x")
@@ -85,7 +85,7 @@ def test_a_checkpoint_holds_mapped_vectors_like_others(tmp_path: Path) -> None:
 
 def test_a_resumed_run_never_has_all_vectors_in_memory(tmp_path: Path) -> None:
     save(tmp_path, remembering(*drawn(3)), fingerprint="x", keep=1)
-    files, held = MappedFiles(tmp_path / "mapped"), []
+    files, held = MemoryMappedVectors(tmp_path / "mapped"), []
 
     def put(vector: np.ndarray) -> np.ndarray:
         held.append(weakref.ref(vector))
@@ -99,13 +99,13 @@ def test_a_resumed_run_never_has_all_vectors_in_memory(tmp_path: Path) -> None:
     assert all(isinstance(e.vector.base, np.memmap) for e in back.method.seen.entries.values())
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="make room"):  # it is not the checkpoint's fault
-        load_newest(tmp_path, **given, put=MappedFiles(tmp_path / "file").put)
+        load_newest(tmp_path, **given, put=MemoryMappedVectors(tmp_path / "file").put)
 
 
 def test_a_disk_that_refuses_ends_the_run_and_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"make room.*server\.on-disk"):
-        MappedFiles(tmp_path / "file")(remembering(*drawn(1)))
+        MemoryMappedVectors(tmp_path / "file")(remembering(*drawn(1)))
 
 
 @pytest.mark.parametrize("size", [500, 5_000])
@@ -116,12 +116,12 @@ import resource, signal, sys
 import numpy as np
 from pathlib import Path
 from common.errors import CheckpointError
-from server_app.run_dir.memory_mapped import MappedFiles
+from server_app.run_dir.memory_mapped import MemoryMappedVectors
 from tests.unit.server_app.run_dir.test_memory_mapped import remembering
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({4 * size - 100},) * 2)
 try:
-    MappedFiles(Path({str(tmp_path)!r}))(remembering(np.ones({size}, np.float32)))
+    MemoryMappedVectors(Path({str(tmp_path)!r}))(remembering(np.ones({size}, np.float32)))
 except CheckpointError:
     sys.exit(7)
 """
@@ -136,7 +136,7 @@ def test_vectors_do_not_count_as_memory_of_the_process(tmp_path: Path) -> None:
 
     size = 20_000_000
     vector = np.ones(size, np.float32)
-    state = MappedFiles(tmp_path)(
+    state = MemoryMappedVectors(tmp_path)(
         ServerState(3, vector[:1], {}, ClientVectors().put(1, {"0": vector}))
     )
     before = anonymous()
@@ -164,18 +164,18 @@ def few_files() -> Iterator[None]:
 
 def test_each_vector_is_one_open_file(tmp_path: Path) -> None:
     before = open_files()
-    kept = MappedFiles(tmp_path)(remembering(*drawn(30)))
+    kept = MemoryMappedVectors(tmp_path)(remembering(*drawn(30)))
     assert open_files() - before == len(kept.method.seen) == 30
 
 
 @pytest.mark.usefixtures("few_files")
 def test_the_limit_of_open_files_is_raised_to_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="ulimit"):
-        MappedFiles(tmp_path)(remembering(*drawn(30)))
-    make_room_for(30)
+        MemoryMappedVectors(tmp_path)(remembering(*drawn(30)))
+    raise_open_file_limit(30)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 30 + SPARE
-    MappedFiles(tmp_path)(remembering(*drawn(30)))
-    make_room_for(10)
+    MemoryMappedVectors(tmp_path)(remembering(*drawn(30)))
+    raise_open_file_limit(10)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 30 + SPARE  # it is never lowered
 
 
@@ -183,16 +183,16 @@ def test_the_limit_of_open_files_is_raised_to_what_is_needed(tmp_path: Path) -> 
 def test_more_open_files_than_the_system_allows_are_refused() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with pytest.raises(ConfigError, match=rf"up to {hard} vectors.* {hard} open files.*ulimit -Hn"):
-        make_room_for(hard)
+        raise_open_file_limit(hard)
 
 
 def test_more_mappings_than_the_system_allows_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_mapped, "MAPPINGS", tmp_path / "max_map_count")
-    make_room_for(100)  # a system that has no such limit
+    raise_open_file_limit(100)  # a system that has no such limit
     monkeypatch.setattr(memory_mapped, "MAPPED_NOW", tmp_path / "maps")
     memory_mapped.MAPPED_NOW.write_text(7 * "a library\n")
     memory_mapped.MAPPINGS.write_text(f"{SPARE + 106}\n")
     with pytest.raises(ConfigError, match=rf"606 mappings.*vm.max_map_count={SPARE + 107}"):
-        make_room_for(100)
+        raise_open_file_limit(100)

@@ -12,10 +12,10 @@ import pytest
 from common.config import RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError
 from common.layout import Tensor
-from common.runs.memory_note import MEMORY, memory_told, tell_memory
+from common.runs.memory_note import MEMORY, read_memory_note, write_memory_note
 from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_outcome, read_records
 from server_app.run_dir.checkpoint import save
-from server_app.run_dir.run_dir import CHECKPOINTS, RunFolder
+from server_app.run_dir.run_dir import CHECKPOINTS, RunDir
 from server_app.state import ServerState
 from tests.builders import assert_same, layout_of_size
 
@@ -36,17 +36,17 @@ def full(*_: Any) -> None:
     raise OSError(ENOSPC, "No space left on device")
 
 
-def played(out: Path, rounds: int, **flat: Any) -> RunFolder:
-    folder = RunFolder.open(config_in(out, **flat))
+def played(out: Path, rounds: int, **flat: Any) -> RunDir:
+    folder = RunDir.open(config_in(out, **flat))
     for number in range(1, rounds + 1):
-        folder.keep(state_of(number))
-        folder.note(RoundRecord(number, 0.1, ["0"], ["0"]))
+        folder.save_state(state_of(number))
+        folder.save_record(RoundRecord(number, 0.1, ["0"], ["0"]))
     return folder
 
 
 def test_the_exact_config_is_written_and_can_be_read_back(tmp_path: Path) -> None:
     config = config_in(tmp_path, **{"train.lr": 0.25, "fedpcd.tau": 0.5})
-    folder = RunFolder.open(config)
+    folder = RunDir.open(config)
     text = (folder.path / CONFIG_FILE).read_text()
     where = {"name": config.name, "out": config.out}  # not in the file: it can be given to another
     assert parse({**flatten(tomllib.loads(text)), **where}) == config
@@ -62,30 +62,30 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
     folder = played(tmp_path, 1)
     before = {path.name: path.read_bytes() for path in folder.path.glob("*.*")}
     with pytest.raises(ConfigError, match="holds a run already"):
-        RunFolder.open(config_in(tmp_path, **{"train.lr": 0.5}))
+        RunDir.open(config_in(tmp_path, **{"train.lr": 0.5}))
     assert {path.name: path.read_bytes() for path in folder.path.glob("*.*")} == before
 
 
 def test_a_run_without_a_name_is_called_after_its_method(tmp_path: Path) -> None:
-    folder = RunFolder.open(config_in(tmp_path, name=""))
+    folder = RunDir.open(config_in(tmp_path, name=""))
     assert folder.path.name.startswith("fedavg-2")
 
 
 def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
-        RunFolder.open(config_in(tmp_path))
+        RunDir.open(config_in(tmp_path))
 
 
 def test_a_full_disk_leaves_the_config_whole_or_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (played(tmp_path, 2).path / CONFIG_FILE).read_bytes()
-    going_on = RunFolder.open(config_in(tmp_path, resume=True, rounds=6))
+    going_on = RunDir.open(config_in(tmp_path, resume=True, rounds=6))
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(ConfigError, match="cannot be written"):
-            RunFolder.open(config_in(tmp_path / "new"))
+            RunDir.open(config_in(tmp_path / "new"))
         with pytest.raises(ConfigError, match="cannot be written"):
             going_on.restore(LAYOUT)
     assert (going_on.path / CONFIG_FILE).read_bytes() == before
@@ -107,7 +107,7 @@ def test_a_resume_goes_on_from_the_newest_checkpoint_and_forgets_later_rounds(
     tmp_path: Path,
 ) -> None:
     played(tmp_path, 3)
-    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    folder = RunDir.open(config_in(tmp_path, resume=True))
     state, warnings = folder.restore(LAYOUT)
     assert warnings == []
     assert_same(state, state_of(2))
@@ -116,14 +116,14 @@ def test_a_resume_goes_on_from_the_newest_checkpoint_and_forgets_later_rounds(
 
 def test_a_resume_before_the_first_checkpoint_starts_over(tmp_path: Path) -> None:
     played(tmp_path, 1)
-    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    folder = RunDir.open(config_in(tmp_path, resume=True))
     assert folder.restore(LAYOUT) == (None, [])
     assert read_records(folder.path) == []
 
 
 def test_a_resume_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no run in .* to go on with"):
-        RunFolder.open(config_in(tmp_path, resume=True))
+        RunDir.open(config_in(tmp_path, resume=True))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,14 +131,14 @@ def test_a_resume_of_a_run_that_was_killed_before_its_first_round_is_a_start(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "r").mkdir()
-    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    folder = RunDir.open(config_in(tmp_path, resume=True))
     assert folder.restore(LAYOUT) == (None, [])
     assert (folder.path / CONFIG_FILE).exists()
 
 
 def test_a_run_that_was_not_asked_to_resume_does_not(tmp_path: Path) -> None:
     folder = played(tmp_path, 0)
-    folder.keep(state_of(2))
+    folder.save_state(state_of(2))
     assert folder.restore(LAYOUT) == (None, [])
 
 
@@ -154,7 +154,7 @@ def test_flb_08_a_resume_with_other_settings_is_refused_and_leaves_the_run_as_it
     before = config.read_bytes(), records.read_bytes(), read_outcome(folder.path)
     key = next(iter(change))
     with pytest.raises(CheckpointError, match=f"another config .*{key} was .*, is "):
-        RunFolder.open(config_in(tmp_path, resume=True, **change))
+        RunDir.open(config_in(tmp_path, resume=True, **change))
     assert (config.read_bytes(), records.read_bytes(), read_outcome(folder.path)) == before
 
 
@@ -165,9 +165,9 @@ def test_a_run_of_a_version_that_lacked_a_setting_goes_on_with_its_default_alone
     config = folder.path / CONFIG_FILE
     config.write_text(config.read_text().replace('precision = "float32"\n', ""))
     with pytest.raises(CheckpointError, match=r"train\.precision was 'float32', is 'bfloat16'"):
-        RunFolder.open(config_in(tmp_path, resume=True, **{"train.precision": "bfloat16"}))
+        RunDir.open(config_in(tmp_path, resume=True, **{"train.precision": "bfloat16"}))
     assert "precision" not in config.read_text()
-    state, _ = RunFolder.open(config_in(tmp_path, resume=True)).restore(LAYOUT)
+    state, _ = RunDir.open(config_in(tmp_path, resume=True)).restore(LAYOUT)
     assert_same(state, state_of(2))
 
 
@@ -180,13 +180,13 @@ def test_a_refusal_that_can_name_no_key_says_what_else_it_may_be(
     if is_lost:
         (folder.path / CONFIG_FILE).unlink()
     with pytest.raises(CheckpointError, match=f"another config .*{said}"):
-        RunFolder.open(config_in(tmp_path, resume=True))
+        RunDir.open(config_in(tmp_path, resume=True))
 
 
 def test_a_resume_for_fewer_rounds_than_were_done_is_refused(tmp_path: Path) -> None:
     played(tmp_path, 5)
     with pytest.raises(ConfigError, match="done 5 rounds already, and rounds is 4; set"):
-        RunFolder.open(config_in(tmp_path, resume=True, rounds=4))
+        RunDir.open(config_in(tmp_path, resume=True, rounds=4))
 
 
 def test_a_resume_without_a_readable_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -194,24 +194,24 @@ def test_a_resume_without_a_readable_checkpoint_is_refused(tmp_path: Path) -> No
     for path in (folder.path / CHECKPOINTS).iterdir():
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="no checkpoint can be read"):
-        RunFolder.open(config_in(tmp_path, resume=True))
+        RunDir.open(config_in(tmp_path, resume=True))
 
 
 def test_where_a_resume_goes_on_and_whether_it_has_anything_to_do(tmp_path: Path) -> None:
     folder = played(tmp_path, 5)
     assert folder.start == (0, [])
     assert not folder.is_complete
-    going_on = RunFolder.claim(config_in(tmp_path, resume=True))
+    going_on = RunDir.claim(config_in(tmp_path, resume=True))
     assert going_on.start == (5, [])
     assert not going_on.is_complete  # the final model is not written yet
     folder.finish(state_of(5), LAYOUT, seconds=1.0)
     assert going_on.is_complete
-    assert not RunFolder.claim(config_in(tmp_path, resume=True, rounds=6)).is_complete
+    assert not RunDir.claim(config_in(tmp_path, resume=True, rounds=6)).is_complete
 
 
 def test_flb_08_a_resume_with_other_classes_is_refused(tmp_path: Path) -> None:
     played(tmp_path, 3)
-    folder = RunFolder.open(config_in(tmp_path, resume=True))
+    folder = RunDir.open(config_in(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match="number of classes"):
         folder.restore(layout_of_size(5, LAYOUT.buffers))
 
@@ -222,10 +222,10 @@ def test_another_config_is_refused_before_the_first_checkpoint_too(
 ) -> None:
     before = (played(tmp_path, rounds).path / CONFIG_FILE).read_bytes()
     with pytest.raises(CheckpointError, match=r"train\.lr was 0\.1, is 0\.3"):
-        RunFolder.open(config_in(tmp_path, resume=True, **{"train.lr": 0.3}))
-    RunFolder.open(config_in(tmp_path, resume=True, rounds=9, **{"fedpcd.tau": 0.5}))
+        RunDir.open(config_in(tmp_path, resume=True, **{"train.lr": 0.3}))
+    RunDir.open(config_in(tmp_path, resume=True, rounds=9, **{"fedpcd.tau": 0.5}))
     (tmp_path / "r" / CONFIG_FILE).unlink()
-    RunFolder.open(config_in(tmp_path, resume=True, **{"train.lr": 0.3}))  # nobody can tell
+    RunDir.open(config_in(tmp_path, resume=True, **{"train.lr": 0.3}))  # nobody can tell
     assert b"lr = 0.1" in before
 
 
@@ -234,18 +234,18 @@ def test_word_of_the_memory_is_no_reason_to_end_a_run_on_a_full_disk(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
-        tell_memory(tmp_path, "73 MB")
-    assert memory_told(tmp_path) == ""
-    tell_memory(tmp_path, "73 MB")
-    assert memory_told(tmp_path) == "73 MB"
+        write_memory_note(tmp_path, "73 MB")
+    assert read_memory_note(tmp_path) == ""
+    write_memory_note(tmp_path, "73 MB")
+    assert read_memory_note(tmp_path) == "73 MB"
     (tmp_path / MEMORY).write_bytes(b"\xff\x1b[31m 73\nMB\n")
-    assert memory_told(tmp_path) == "\ufffd [31m 73 MB"
+    assert read_memory_note(tmp_path) == "\ufffd [31m 73 MB"
 
 
 def test_a_resume_may_change_names_places_and_the_number_of_rounds(tmp_path: Path) -> None:
     played(tmp_path, 3)
     longer = {"rounds": 50, "train.device": "cpu", "eval-every": 1, "data.root": "/elsewhere"}
-    folder = RunFolder.open(config_in(tmp_path, resume=True, **longer))
+    folder = RunDir.open(config_in(tmp_path, resume=True, **longer))
     state, _ = folder.restore(LAYOUT)
     assert state is not None
     assert "rounds = 50" in (folder.path / CONFIG_FILE).read_text()
@@ -255,7 +255,7 @@ def test_a_run_that_kept_no_checkpoint_cannot_be_resumed_by_surprise(tmp_path: P
     none = {"server.checkpoint-every": 0}
     folder = played(tmp_path, 3, **none)
     with pytest.raises(CheckpointError, match="checkpoint-every was 0"):
-        RunFolder.open(config_in(tmp_path, resume=True, **none)).restore(LAYOUT)
+        RunDir.open(config_in(tmp_path, resume=True, **none)).restore(LAYOUT)
     assert len(read_records(folder.path)) == 3
 
 
@@ -287,5 +287,5 @@ def test_how_a_run_ended_early_is_written_down_and_forgotten_by_a_resume(
     outcome = read_outcome(folder.path)
     assert outcome is not None
     assert (outcome.status, outcome.message, outcome.rounds) == (status, message, 3)
-    RunFolder.open(replace(folder.config, resume=True))
+    RunDir.open(replace(folder.config, resume=True))
     assert read_outcome(folder.path) is None

@@ -1,4 +1,4 @@
-"""Live: what a run is doing at this moment, in a small file beside its records."""
+"""LiveState: what a run is doing at this moment, in a small file beside its records."""
 
 import json
 import time
@@ -26,7 +26,7 @@ SIGN_SECONDS = 2.0  # between two signs of life while nothing changes
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveState:
     """One look at a run; times are seconds since 1970.
 
     Attributes:
@@ -68,7 +68,7 @@ class Live:
         rounds: int,
         since: float,
         timeout: float,
-    ) -> "Live":
+    ) -> "LiveState":
         """Return the look of a run that waits for its quorum."""
         return cls(
             "waiting for clients",
@@ -86,15 +86,15 @@ class Live:
         return [c for c in self.asked if c not in self.answered and c not in self.missing]
 
 
-class LiveFile:
+class LiveStateFile:
     """Writes `live.json` when something changed, and every two seconds as a sign of life."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LIVE
-        self._last: Live | None = None
+        self._last: LiveState | None = None
         self._when = 0.0
 
-    def show(self, live: Live) -> None:
+    def show(self, live: LiveState) -> None:
         """Write what is going on; a full disk is no reason to end a run, so it is not told here."""
         now = time.time()
         if live == self._last and now - self._when < SIGN_SECONDS:
@@ -107,17 +107,17 @@ class LiveFile:
             return
 
 
-def read_live(folder: Path) -> Live | None:
+def read_live_state(folder: Path) -> LiveState | None:
     """Return what a run was doing when it last gave a sign; None if it never did."""
     try:
         said: dict[str, Any] = json.loads((folder / LIVE).read_bytes())
-        live = Live(**said)
+        live = LiveState(**said)
     except (OSError, ValueError, TypeError):
         return None
     return live if _fits(live) else None
 
 
-def _fits(live: Live) -> bool:
+def _fits(live: LiveState) -> bool:
     kinds = {kind: [getattr(live, name) for name in names] for kind, names in SHAPES.items()}
     if not all(isinstance(value, kind) for kind, values in kinds.items() for value in values):
         return False
@@ -131,6 +131,6 @@ def _fits(live: Live) -> bool:
     return isinstance(live.deadline, int | float | None) and all(parts)
 
 
-def clear_live(folder: Path) -> None:
+def clear_live_state(folder: Path) -> None:
     """Forget what an earlier run in this folder did last."""
     (folder / LIVE).unlink(missing_ok=True)
