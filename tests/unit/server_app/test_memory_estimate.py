@@ -118,7 +118,7 @@ def measured() -> Mapping[str, tuple[int, int, Any]]:
     """All cases, one after the other in a process of their own."""
     code = """
 import json
-from tests.unit.server_app.test_footprint import CASES, peak_and_bound
+from tests.unit.server_app.test_memory_estimate import CASES, peak_and_bound
 for case, _ in CASES.values():  # loads the solver
     peak_and_bound(*case[:2], 3, min(case[3], 3), *case[4:])
 print(json.dumps({name: peak_and_bound(*case) for name, (case, _) in CASES.items()}))
