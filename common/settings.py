@@ -50,6 +50,12 @@ def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002 - as a
     return field(default=default, metadata={"help": help, "range": Range(**limits)})
 
 
+def same_setting(group: type["Settings"], name: str) -> Any:
+    """Declare a dataclass field with the default, help text and `Range` of a field of `group`."""
+    (source,) = (item for item in fields(group) if item.name == name)
+    return field(default=source.default, metadata=source.metadata)
+
+
 def key_of(name: str) -> str:
     """Return the run-config spelling of a field: lr_decay -> lr-decay."""
     return name.replace("_", "-")

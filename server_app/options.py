@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from common.config import ServerConfig
 from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
-from common.settings import Settings, setting
+from common.settings import Settings, same_setting, setting
 from common.types import Cohort, Step
 from common.wire import ARRAYS, CONFIG, EXAMPLES
 from server_app.state import ServerState
@@ -14,28 +15,29 @@ from server_app.state import ServerState
 
 @dataclass(frozen=True)
 class Options(Settings):
-    """How rounds are run around a method; the first eight are Flower's own, with its meaning."""
+    """How the rounds around a method run; the first eight settings are those of Flower's FedAvg.
+
+    Seven settings are those of a run config: `ServerConfig` declares their default, range and help.
+    """
 
     fraction_train: float = setting(1.0, "share of the clients that train", low=0, high=1)
     fraction_evaluate: float = setting(1.0, "share of the clients that evaluate", low=0, high=1)
-    min_train_nodes: int = setting(1, "fewest clients asked to train", low=0)
-    min_evaluate_nodes: int = setting(1, "fewest clients asked to evaluate", low=0)
+    min_train_nodes: int = setting(1, "fewest clients that train", low=0)
+    min_evaluate_nodes: int = setting(1, "fewest clients that evaluate", low=0)
     min_available_nodes: int = setting(1, "clients to wait for before a round", low=1)
     weighted_by_key: str = setting(EXAMPLES, "metric that weighs a reply")
     arrayrecord_key: str = setting(ARRAYS, "name of the model's record")
     configrecord_key: str = setting(CONFIG, "name of the config's record")
-    clients: int = setting(0, "clients of the federation, N; 0: those that are there", low=0)
-    over_selection: int = setting(
-        0, "clients asked beyond the cohort; the round uses the first replies", low=0
-    )
-    server_lr: float = setting(1.0, "w <- w - server_lr * direction", low=0, open_low=True)
-    seed: int = setting(0, "address of the cohorts", low=0)
+    clients: int = setting(0, "clients of the federation, N; 0: all connected clients", low=0)
+    over_selection: int = same_setting(ServerConfig, "over_selection")
+    server_lr: float = same_setting(ServerConfig, "lr")
+    seed: int = setting(0, "seed of the sampling of clients", low=0)
     eval_every: int = setting(1, "rounds between evaluations; 0: the last round only", low=0)
-    min_replies: int = setting(1, "fewer usable replies make a round void", low=1)
-    max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
-    retries: int = setting(2, "times a round asks a client again that was lost", low=0)
-    patience: float = setting(60.0, "seconds that a client has to come back to its round", low=0)
-    start_timeout: float = setting(120.0, "seconds to wait for clients before a round", low=0)
+    min_replies: int = same_setting(ServerConfig, "min_replies")
+    max_void_rounds: int = same_setting(ServerConfig, "max_void_rounds")
+    retries: int = same_setting(ServerConfig, "retries")
+    patience: float = same_setting(ServerConfig, "patience")
+    start_timeout: float = same_setting(ServerConfig, "start_timeout")
 
 
 class Diagnose(Protocol):

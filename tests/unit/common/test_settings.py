@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError
-from common.settings import Range, Settings, key_of, setting
+from common.settings import Range, Settings, key_of, same_setting, setting
 
 
 @dataclass(frozen=True)
@@ -95,3 +95,14 @@ def test_a_table_is_read_back() -> None:
 
 def test_every_setting_says_what_it_is() -> None:
     assert [item.metadata["help"] for item in fields(Knobs)][:3] == ["a rate", "a share", "a count"]
+
+
+def test_a_setting_taken_over_from_another_group_has_its_default_range_and_help() -> None:
+    @dataclass(frozen=True)
+    class Others(Settings):
+        learning_rate: float = same_setting(Knobs, "rate")
+
+    assert Others().learning_rate == Knobs().rate
+    assert fields(Others)[0].metadata == fields(Knobs)[0].metadata
+    with pytest.raises(ConfigError, match="learning-rate must be more than 0, not 0"):
+        Others(learning_rate=0)
