@@ -15,9 +15,10 @@ Matrix: TypeAlias = NDArray[np.float64]  # [m, n]
 Buffers: TypeAlias = Mapping[str, NDArray[Any]]  # BatchNorm statistics and the like, by name
 ClientId: TypeAlias = str  # stable across rounds, restarts and node ids
 
-# What a client may tell of its loss, in nats: the mean over the mini-batches of its training, and
-# that of the model it received on all its training samples.
+# Metrics of a reply that a method may need. The losses are in nats: the mean over the mini-batches
+# of the local training, and the loss of the received model on all training samples of the client.
 LOSS, LOSS_BEFORE = "loss", "loss-before"
+STEPS = "steps"  # number of local steps
 
 S = TypeVar("S")
 MEAN_COLUMNS = 2**16  # of a block of a mean: what it works on stays in a core's cache

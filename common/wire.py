@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from common.errors import WireError
 from common.geometry import all_finite
 from common.layout import Layout, Tensor
-from common.types import LOSS, LOSS_BEFORE, Buffers, ClientId, Vector
+from common.types import LOSS, LOSS_BEFORE, STEPS, Buffers, ClientId, Vector
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 WEIGHTS, BUFFERS, COUNTERS = "weights", "buffers", "counters"
 ROUND, LR = "server-round", "lr"
 LAYOUT, CLIENT, PATIENCE = "keel-layout", "keel-client", "keel-patience"
-EXAMPLES, STEPS, LR_SUM = "num-examples", "steps", "lr-sum"
+EXAMPLES, LR_SUM = "num-examples", "lr-sum"
 SECONDS, START_SECONDS = "seconds", "start-seconds"
 GRADIENT, GRADIENT_ERROR = "gradient-norm", "gradient-error"
 SMOOTHNESS = "smoothness"

@@ -53,7 +53,7 @@ class Method(Settings, Generic[S]):
 
     name: ClassVar[str]
     source: ClassVar[str]  # the paper
-    needs: ClassVar[tuple[str, ...]] = ()  # LOSS, LOSS_BEFORE: what every reply must tell
+    needs: ClassVar[tuple[str, ...]] = ()  # metrics of every reply: LOSS, LOSS_BEFORE, STEPS
 
     def init(self, layout: Layout) -> S:
         """Return the state before round 1; every vector in it is zero."""

@@ -12,7 +12,7 @@ from common.geometry import differences
 from common.layout import Layout
 from common.methods import Method
 from common.runs.records import ClientScore, Evaluation
-from common.types import LOSS, ClientId, ClientUpdate, Vector
+from common.types import LOSS, STEPS, ClientId, ClientUpdate, Vector
 from common.wire import (
     CORRECT,
     LOSS_SUM,
@@ -73,13 +73,29 @@ def check_train_reply(
             f"{method.name} needs the vectors {dict(expected)} in the reply's config, "
             f"got {sizes}; only FedKeel's ClientApp sends them"
         )
-    for metric in method.needs:
-        if not 0 <= reply.metrics.get(metric, -1) < inf:
-            raise AggregationError(
-                f'{method.name} needs "{metric}", a number of at least 0, in the reply\'s metrics, '
-                f"got {reply.metrics.get(metric, 'none that is finite')}"
-            )
+    refuse_missing_metrics(method, client, reply)
     return reply
+
+
+def refuse_missing_metrics(method: Method[Any], client: ClientId, reply: TrainReply) -> None:
+    """Check that a reply has every metric that `method.needs` declares.
+
+    Raises:
+        AggregationError: a metric is missing or out of range; the message names the method, the
+            key and the client.
+    """
+    for key in method.needs:
+        value: float | None
+        if key == STEPS:
+            wanted, value, is_valid = "a whole number of at least 1", reply.steps, reply.steps >= 1
+        else:
+            wanted, value = "a number of at least 0", reply.metrics.get(key)
+            is_valid = value is not None and 0 <= value < inf
+        if not is_valid:
+            raise AggregationError(
+                f'{method.name} needs "{key}", {wanted}, in the reply\'s metrics, and client '
+                f"{client} sent {'no finite one' if value is None else value}"
+            )
 
 
 def update_of(client: ClientId, reply: TrainReply, delta: Vector) -> ClientUpdate:

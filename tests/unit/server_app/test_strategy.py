@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from common.errors import AggregationError
 from common.layout import Layout
 from common.methods import METHODS, FedAvg, FedPCD, FedPVR, Method, Scaffold
-from common.types import LOSS, LOSS_BEFORE, ClientUpdate, Cohort, Step, Vector
+from common.types import LOSS, LOSS_BEFORE, STEPS, ClientUpdate, Cohort, Step, Vector
 from common.wire import (
     ARRAYS,
     CONFIG,
@@ -23,7 +23,6 @@ from common.wire import (
     LR_SUM,
     METRICS,
     ROUND,
-    STEPS,
     VECTOR,
     WEIGHTS,
     put_vectors,
@@ -325,7 +324,38 @@ def test_a_reply_without_the_loss_that_the_method_needs_is_dropped(
     federation = Federation(FedAvg())
     federation.train(1, {"3": changed(say)})
     assert list(federation.record.dropped) == ["3"]
-    assert 'fedavg needs "loss-before", a number of at least 0' in federation.record.dropped["3"]
+    reason = federation.record.dropped["3"]
+    assert 'fedavg needs "loss-before", a number of at least 0' in reason
+    assert "and client 3 sent" in reason
+
+
+@pytest.mark.parametrize("steps", [None, 0, 0.5])
+def test_a_reply_without_the_steps_that_the_method_needs_is_dropped(
+    steps: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(content: RecordDict) -> None:
+        metrics = dict(content[METRICS])
+        del metrics[STEPS]
+        content[METRICS] = MetricRecord(metrics if steps is None else {**metrics, STEPS: steps})
+
+    monkeypatch.setattr(FedAvg, "needs", (STEPS,))
+    federation = Federation(FedAvg())
+    federation.train(1, {"3": changed(change)})
+    assert federation.record.dropped == {
+        "3": 'fedavg needs "steps", a whole number of at least 1, in the reply\'s metrics, '
+        "and client 3 sent 0"
+    }
+    assert federation.record.replied == ["0", "1", "2", "4"]
+
+
+def test_a_method_that_needs_the_steps_takes_those_of_an_ordinary_flower_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FedAvg, "needs", (STEPS,))
+    federation = Federation(FedAvg())
+    federation.train(1, {"3": changed(lambda content: content.pop(CONFIG))})
+    assert federation.record.dropped == {}
+    assert federation.record.replied == ["0", "1", "2", "3", "4"]
 
 
 @dataclass(frozen=True)
