@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from client_app.client_data import Local, local_of
+from client_app.client_data import ClientData, load_client_data
 from client_app.conformal import calibrate, cover
 from client_app.evaluator import evaluate
 from client_app.gradients import full_gradient, gradient_metrics
 from client_app.personal import evaluate_personal, train_personal
-from client_app.personal_store import Keepsake
+from client_app.personal_store import PersonalStore
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
 from common.conformal.replies import CALIBRATE, COVER, read_ask
@@ -44,10 +44,10 @@ from common.wire import (
 
 logger = logging.getLogger("flwr")
 app = ClientApp()
-Handler = Callable[[Message, Local], RecordDict]
+Handler = Callable[[Message, ClientData], RecordDict]
 
 
-def answering(handler: Handler) -> Callable[[Message, Context], Message]:
+def reply_with_errors(handler: Handler) -> Callable[[Message, Context], Message]:
     """Turn our own errors into error replies of one sentence; others pass as they are."""
 
     def answer(message: Message, context: Context) -> Message:
@@ -55,8 +55,10 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
         guard = Watchdog.of(context.node_config, timeout_of(content))
         start = seconds_since_start() if guard.on else 0.0
         try:
-            local = local_of(context.run_config, context.node_config, client_id_of(content))
-            reply = handler(message, local)
+            client = load_client_data(
+                context.run_config, context.node_config, client_id_of(content)
+            )
+            reply = handler(message, client)
             if guard.on and METRICS in reply:
                 records_of(reply, MetricRecord)[METRICS][START_SECONDS] = start
             return Message(reply, reply_to=message)
@@ -68,12 +70,12 @@ def answering(handler: Handler) -> Callable[[Message, Context], Message]:
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, said), reply_to=message)
         finally:
-            guard.rest()
+            guard.cancel()
 
     return answer
 
 
-def open_order(message: Message, local: Local) -> tuple[Order, Vector, Buffers]:
+def load_order(message: Message, client: ClientData) -> tuple[Order, Vector, Buffers]:
     """Load the model that came into this thread's model; return the order and the model.
 
     An order whose deadline is over is not carried out: a client that was held up would else stay
@@ -81,43 +83,47 @@ def open_order(message: Message, local: Local) -> tuple[Order, Vector, Buffers]:
     """
     if (late := seconds_late(message.metadata)) > 0:
         raise ClientError(f"the order came {late:.1f} s after its deadline; it is left out")
-    codec = FlatCodec(local.flat.layout)
+    codec = FlatCodec(client.flat.layout)
     order = Order.read(message.content, codec.layout)
     records = list(records_of(message.content, ArrayRecord).values())
     if len(records) != 1:
         raise WireError(f"the order has {len(records)} ArrayRecords, expected one")
     weights, buffers = codec.unpack(records[0])
-    local.flat.load(weights, buffers)
+    client.flat.load(weights, buffers)
     return order, weights, buffers
 
 
 @app.train()
-@answering
-def train_here(message: Message, local: Local) -> RecordDict:
+@reply_with_errors
+def train_client(message: Message, client: ClientData) -> RecordDict:
     """Take K local steps from the weights received and return the weights reached."""
     begin = time.perf_counter()
-    order, received, buffers = open_order(message, local)
-    flat, method, config = local.flat, local.config.chosen, local.config
+    order, received, buffers = load_order(message, client)
+    flat, method, config = client.flat, client.config.chosen, client.config
     told = {}
     if LOSS_BEFORE in method.needs:
-        whole = evaluate(flat, local.data, local.split.train)
+        whole = evaluate(flat, client.data, client.split.train)
         told = {LOSS_BEFORE: whole.loss_sum / max(whole.examples, 1)}
     first = None
-    if config.diagnostics.gradients and config.is_diagnosed(order.round) and len(local.split.train):
-        first = full_gradient(flat, local.data, local.split.train)
+    if (
+        config.diagnostics.gradients
+        and config.is_diagnosed(order.round)
+        and len(client.split.train)
+    ):
+        first = full_gradient(flat, client.data, client.split.train)
     done = train(
         flat,
-        local.data,
-        local.split.train,
+        client.data,
+        client.split.train,
         config.train,
         method.local_rule(order.server_payload, flat.layout),
         lr=order.lr,
         seed=config.seed,
-        path=(order.round, local.client),
+        path=(order.round, client.client_id),
     )
     reached = flat.seen_weights()
     if first is not None and done.steps:
-        last = full_gradient(flat, local.data, local.split.train)
+        last = full_gradient(flat, client.data, client.split.train)
         told |= gradient_metrics(first, last, received, reached, done)
     client_payload: Mapping[str, Vector] = {}
     if done.steps:
@@ -125,7 +131,7 @@ def train_here(message: Message, local: Local) -> RecordDict:
             order.server_payload, flat.layout, received, reached, done.lr_sum
         )
     reply = TrainReply(
-        client=local.client,
+        client=client.client_id,
         round=order.round,
         weights=reached,
         buffers=flat.take_buffers(),
@@ -137,20 +143,20 @@ def train_here(message: Message, local: Local) -> RecordDict:
     ).record(FlatCodec(flat.layout))
     pull = method.personal_proximal_weight()
     if pull is not None and done.steps:  # writes over the model, which is packed by now
-        train_personal(local, Keepsake.of(local), pull, order, received, buffers)
+        train_personal(client, PersonalStore.of(client), pull, order, received, buffers)
     records_of(reply, MetricRecord)[METRICS][SECONDS] = time.perf_counter() - begin
     return reply
 
 
 @app.evaluate()
-@answering
-def evaluate_here(message: Message, local: Local) -> RecordDict:
+@reply_with_errors
+def evaluate_client(message: Message, client: ClientData) -> RecordDict:
     """Count the right answers on this client's test samples."""
-    order, _, _ = open_order(message, local)
-    counts = evaluate(local.flat, local.data, local.split.test)
+    order, _, _ = load_order(message, client)
+    counts = evaluate(client.flat, client.data, client.split.test)
     metrics = {EXAMPLES: counts.examples, CORRECT: counts.correct, LOSS_SUM: counts.loss_sum}
-    if local.config.chosen.personal_proximal_weight() is not None:
-        own, since = evaluate_personal(local, Keepsake.of(local), order.round)
+    if client.config.chosen.personal_proximal_weight() is not None:
+        own, since = evaluate_personal(client, PersonalStore.of(client), order.round)
         metrics |= {
             PERSONAL + CORRECT: own.correct,
             PERSONAL + LOSS_SUM: own.loss_sum,
@@ -160,31 +166,31 @@ def evaluate_here(message: Message, local: Local) -> RecordDict:
 
 
 @app.evaluate(CALIBRATE)
-@answering
-def calibrate_here(message: Message, local: Local) -> RecordDict:
+@reply_with_errors
+def calibrate_client(message: Message, client: ClientData) -> RecordDict:
     """Count the scores of this client's calibration samples."""
-    open_order(message, local)
-    return RecordDict({CONFIG: ConfigRecord(calibrate(local).table())})
+    load_order(message, client)
+    return RecordDict({CONFIG: ConfigRecord(calibrate(client).table())})
 
 
 @app.evaluate(COVER)
-@answering
-def cover_here(message: Message, local: Local) -> RecordDict:
+@reply_with_errors
+def cover_client(message: Message, client: ClientData) -> RecordDict:
     """Count how large the sets of this client's test samples are, and which hold the truth."""
-    open_order(message, local)
+    load_order(message, client)
     thresholds = read_ask(records_of(message.content, ConfigRecord)[CONFIG])
-    return RecordDict({CONFIG: ConfigRecord(cover(local, thresholds).table())})
+    return RecordDict({CONFIG: ConfigRecord(cover(client, thresholds).table())})
 
 
 @app.query()
-@answering
-def who_are_you(message: Message, local: Local) -> RecordDict:
+@reply_with_errors
+def describe_client(message: Message, client: ClientData) -> RecordDict:
     """Say who this client is and that it can take part: its data are loaded by now."""
     return ClientCard(
-        partition=local.partition,
-        device=local.device.says,
-        shape=local.data.shape,
-        classes=len(local.data.classes),
-        train_examples=len(local.split.train),
-        test_examples=len(local.split.test),
+        partition=client.partition,
+        device=client.device.description,
+        shape=client.data.shape,
+        classes=len(client.data.classes),
+        train_examples=len(client.split.train),
+        test_examples=len(client.split.test),
     ).record()

@@ -16,7 +16,7 @@ from common.rng import stream
 PIECE = 16 << 20  # bytes of pictures that are brought to the device at a time
 
 
-def batches(count: int, size: int, *, drop_last: bool, no_single: bool) -> list[slice]:
+def batch_slices(count: int, size: int, *, drop_last: bool, no_single: bool) -> list[slice]:
     """Return where in an epoch's order of `count` samples its batches lie.
 
     Args:
@@ -35,7 +35,7 @@ def batches(count: int, size: int, *, drop_last: bool, no_single: bool) -> list[
 
 
 @dataclass(frozen=True)
-class Feed:
+class TrainingBatches:
     """The epochs of one training; what is drawn depends on seed and path alone.
 
     Attributes:

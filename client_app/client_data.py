@@ -30,26 +30,26 @@ _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Local:
+class ClientData:
     """One client's side of a run.
 
     Attributes:
-        client: the id that the server calls it by; where it told none, the partition.
+        client_id: the id that the server calls it by; where it told none, the partition.
         partition: the number of its part of a dealt data set, "" if it has none.
         config: the run config.
         data: all samples on this machine.
         split: which of them are this client's.
         device: where it trains.
-        keep: a folder of the node's own that it may keep things in, "" if it has none.
+        storage: a folder of the node's own that it may keep things in, "" if it has none.
     """
 
-    client: str
+    client_id: str
     partition: str
     config: RunConfig
     data: Dataset
     split: Split
     device: Device
-    keep: str = ""
+    storage: str = ""
 
     @property
     def flat(self) -> FlatModel:
@@ -65,9 +65,9 @@ class Local:
         return flat
 
 
-def local_of(
-    run_config: Mapping[str, Any], node_config: Mapping[str, Any], client: str = ""
-) -> Local:
+def load_client_data(
+    run_config: Mapping[str, Any], node_config: Mapping[str, Any], client_id: str = ""
+) -> ClientData:
     """Return the client of a node.
 
     The node config says where the data are on this machine: `data` is a folder, of the client's
@@ -77,7 +77,7 @@ def local_of(
     Args:
         run_config: as the server started the run.
         node_config: as this node was started.
-        client: the id that the server calls this client by; "" where it has not said.
+        client_id: the id that the server calls this client by; "" where it has not said.
 
     Raises:
         ConfigError, DataError: the run config or the data cannot be used.
@@ -86,28 +86,30 @@ def local_of(
     config = _parsed(tuple(sorted(run_config.items())))
     partition = str(node_config.get("partition-id", ""))
     place = str(node_config.get("data", ""))
-    name = client or partition
+    client_id = client_id or partition
     with _lock:  # clients that start together load the data once
         if config.data.name == OWN:
-            data, split = _own(config, place, name)
+            data, split = _own(config, place, client_id)
         else:
             data, split = _dealt(config, place, node_config)
     keep = str(node_config.get("keep", ""))
-    return Local(name, partition, config, data, split, choose_device(config.train.device), keep)
+    return ClientData(
+        client_id, partition, config, data, split, choose_device(config.train.device), keep
+    )
 
 
-def _own(config: RunConfig, place: str, client: str) -> tuple[Dataset, Split]:
+def _own(config: RunConfig, place: str, client_id: str) -> tuple[Dataset, Split]:
     if not place:
         raise ClientError(
             f'the run is for clients with pictures of their own (data.name="{OWN}"), but this '
             "node does not say where its pictures are: join with `fedkeel join --data FOLDER` "
             '(flower-supernode: --node-config data="FOLDER")'
         )
-    data = own_dataset(config.data, place)
+    data = load_own_images(config.data, place)
     split = split_own(
         data,
         seed=config.seed,
-        client=client,
+        client=client_id,
         test_fraction=config.data.test_fraction,
         calibration_fraction=config.data.calibration_fraction,
         min_test=config.data.min_test,
@@ -143,7 +145,7 @@ def _parsed(flat: tuple[tuple[str, Any], ...]) -> RunConfig:
 
 
 @lru_cache(maxsize=64)  # memory maps, and small
-def own_dataset(config: DataConfig, place: str) -> Dataset:
+def load_own_images(config: DataConfig, place: str) -> Dataset:
     """Load a client's own pictures as the federation wants them, once per process."""
     options = own_options(config.class_names, config.image_size, config.channels, config.max_bad)
     return load_folder(Path(place).expanduser(), options)

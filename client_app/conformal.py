@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.client_data import Local
+from client_app.client_data import ClientData
 from client_app.evaluator import logits_of
 from common.conformal.prediction_sets import (
     SCORES,
@@ -20,15 +20,15 @@ from common.conformal.replies import CalibrationReply, CoverageReply
 from common.rng import stream
 
 
-def calibrate(local: Local) -> CalibrationReply:
+def calibrate(client: ClientData) -> CalibrationReply:
     """Count the scores of the true labels of this client's calibration samples, which may be none.
 
     Raises:
         DataError: the model's outputs are not finite.
     """
-    indices, options = local.split.calibration, local.config.conformal
-    out, labels = _outputs(local, "calibration", indices), local.data.labels[indices]
-    here, classes = np.arange(len(indices)), len(local.data.classes)
+    indices, options = client.split.calibration, client.config.conformal
+    out, labels = _outputs(client, "calibration", indices), client.data.labels[indices]
+    here, classes = np.arange(len(indices)), len(client.data.classes)
     counts = {}
     for name, score in SCORES.items():
         edges = edges_of(name, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
@@ -36,14 +36,14 @@ def calibrate(local: Local) -> CalibrationReply:
     return CalibrationReply(len(indices), counts)
 
 
-def cover(local: Local, thresholds: Mapping[str, list[float]]) -> CoverageReply:
+def cover(client: ClientData, thresholds: Mapping[str, list[float]]) -> CoverageReply:
     """Count the sets of this client's test samples, for each score and threshold.
 
     Raises:
         DataError: the model's outputs are not finite.
     """
-    indices = local.split.test
-    out, labels = _outputs(local, "test", indices), local.data.labels[indices]
+    indices = client.split.test
+    out, labels = _outputs(client, "test", indices), client.data.labels[indices]
     tallies = {}
     for name, score in SCORES.items():
         scores = score(out)
@@ -51,10 +51,10 @@ def cover(local: Local, thresholds: Mapping[str, list[float]]) -> CoverageReply:
     return CoverageReply(len(indices), int((out.top == labels).sum()), tallies)
 
 
-def _outputs(local: Local, part: str, indices: NDArray[np.int64]) -> Outputs:
-    options = local.config.conformal
-    s = softmax(logits_of(local.flat, local.data, indices), options.temperature)
+def _outputs(client: ClientData, part: str, indices: NDArray[np.int64]) -> Outputs:
+    options = client.config.conformal
+    s = softmax(logits_of(client.flat, client.data, indices), options.temperature)
     u = np.ones(len(indices))
     if options.randomised:
-        u = stream(local.config.seed, "conformal", part, local.client).random(len(indices))
+        u = stream(client.config.seed, "conformal", part, client.client_id).random(len(indices))
     return Outputs(s, u, options.k_reg, options.lam)

@@ -13,38 +13,44 @@ from torch import Tensor
 
 from common.models import FlatModel
 
-Learn = Callable[[Tensor, Tensor], Tensor]  # pictures, labels -> loss; the gradient is left behind
+ComputeGradient = Callable[
+    [Tensor, Tensor], Tensor
+]  # pictures, labels -> loss; the gradient is left behind
 WARM_UP = 3  # passes before the capture, in which libraries choose kernels and set themselves up
 
 
-def replaying(flat: FlatModel, learn: Learn, size: int, *key: object) -> Learn:
-    """Return `learn`, with batches of `size` learnt from by a graph; others go the plain way.
+def with_cuda_graph(
+    flat: FlatModel, compute_gradient: ComputeGradient, size: int, *key: object
+) -> ComputeGradient:
+    """Return `compute_gradient`, run as a CUDA graph for batches of `size` samples.
 
     A graph is captured once for a model, size and key, when the first such batch comes.
 
     Args:
         flat: the model, on a GPU.
-        learn: what a step does before the optimiser, without a look at the device.
+        compute_gradient: what a step does before the optimiser, without a look at the device.
         size: samples of the batches that come most.
-        key: what decides, beside the batch, what `learn` does.
+        key: what decides, beside the batch, what `compute_gradient` does.
     """
 
     def step(pixels: Tensor, labels: Tensor) -> Tensor:
         if len(pixels) != size:
-            return learn(pixels, labels)
+            return compute_gradient(pixels, labels)
         with _lock:  # one capture at a time
             graphs = _captured.setdefault(flat, {})
             if (size, key) not in graphs:
-                graphs[size, key] = Captured(flat, learn, pixels, labels)
+                graphs[size, key] = CapturedStep(flat, compute_gradient, pixels, labels)
         return graphs[size, key](pixels, labels)
 
     return step
 
 
-class Captured:
+class CapturedStep:
     """A graph and the tensors that it reads and writes, beside those of the model."""
 
-    def __init__(self, flat: FlatModel, learn: Learn, pixels: Tensor, labels: Tensor) -> None:
+    def __init__(
+        self, flat: FlatModel, compute_gradient: ComputeGradient, pixels: Tensor, labels: Tensor
+    ) -> None:
         self.pixels, self.labels = pixels.clone(), labels.clone()
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(flat.generator)
@@ -56,10 +62,10 @@ class Captured:
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
             for _ in range(WARM_UP):
-                learn(self.pixels, self.labels)
+                compute_gradient(self.pixels, self.labels)
         here.wait_stream(aside)
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.loss = learn(self.pixels, self.labels)
+            self.loss = compute_gradient(self.pixels, self.labels)
         flat.generator.set_state(chance)
         for buffer, before in buffers:
             buffer.copy_(before)
@@ -72,5 +78,5 @@ class Captured:
         return self.loss
 
 
-_captured: WeakKeyDictionary[FlatModel, dict[object, Captured]] = WeakKeyDictionary()
+_captured: WeakKeyDictionary[FlatModel, dict[object, CapturedStep]] = WeakKeyDictionary()
 _lock = threading.Lock()

@@ -13,7 +13,7 @@ class Device:
     """A torch device and a sentence for people about it."""
 
     name: str
-    says: str
+    description: str
 
 
 def choose_device(wanted: str) -> Device:

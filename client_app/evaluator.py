@@ -18,7 +18,7 @@ GPU_BATCH = 1024
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationResult:
     """Counts: samples, right answers, summed loss in nats."""
 
     examples: int
@@ -27,14 +27,14 @@ class Evaluated:
 
 
 @torch.inference_mode()
-def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Evaluated:
+def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> EvaluationResult:
     """Count the right answers on the given samples, which may be none."""
     correct = torch.zeros((), dtype=torch.int64, device=flat.device)
     loss_sum = torch.zeros((), dtype=torch.float64, device=flat.device)
     for logits, labels in outputs_in_batches(flat, data, indices):
         correct += (logits.argmax(1) == labels).sum()
         loss_sum += cross_entropy(logits, labels, reduction="sum")
-    return Evaluated(len(indices), int(correct), float(loss_sum))
+    return EvaluationResult(len(indices), int(correct), float(loss_sum))
 
 
 @torch.inference_mode()

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from client_app.evaluator import outputs_in_batches
-from client_app.trainer import Trained
+from client_app.trainer import TrainingResult
 from common.data.dataset import Dataset
 from common.models import FlatModel
 from common.types import Vector
@@ -27,7 +27,7 @@ def full_gradient(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) ->
 
 
 def gradient_metrics(
-    first: Vector, last: Vector, received: Vector, returned: Vector, done: Trained
+    first: Vector, last: Vector, received: Vector, returned: Vector, done: TrainingResult
 ) -> dict[str, float]:
     """Return what is reported of a training, with g = K (received - returned) / sum of the rates.
 

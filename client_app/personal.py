@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 
-from client_app.client_data import Local
-from client_app.evaluator import Evaluated, evaluate
-from client_app.personal_store import Keepsake, Kept
+from client_app.client_data import ClientData
+from client_app.evaluator import EvaluationResult, evaluate
+from client_app.personal_store import PersonalModel, PersonalStore
 from client_app.trainer import train
 from common.errors import ClientError
 from common.methods import LocalRule
@@ -17,8 +17,8 @@ logger = logging.getLogger("flwr")
 
 
 def train_personal(
-    local: Local,
-    keepsake: Keepsake,
+    client: ClientData,
+    store: PersonalStore,
     pull: float,
     order: Order,
     received: Vector,
@@ -29,8 +29,8 @@ def train_personal(
     A model that leaves the finite numbers starts again as the one received.
 
     Args:
-        local: the client; its loaded model is written over.
-        keepsake: where the model is kept.
+        client: the client; its loaded model is written over.
+        store: where the model is kept.
         pull: lambda.
         order: the round and its learning rate.
         received: the model for all [d], to which the own one is pulled.
@@ -39,32 +39,34 @@ def train_personal(
     Raises:
         ClientError: the model cannot be kept.
     """
-    flat, config = local.flat, local.config
-    own = keepsake.newest(order.round - 1) or Kept(0, received, buffers)
+    flat, config = client.flat, client.config
+    own = store.latest(order.round - 1) or PersonalModel(0, received, buffers)
     flat.load(own.weights, own.buffers)
     rule = LocalRule(proximal_weight=pull, anchor=received)
     try:
         train(
-            flat, local.data, local.split.train, config.train, rule,
-            lr=order.lr, seed=config.seed, path=(order.round, local.client),
+            flat, client.data, client.split.train, config.train, rule,
+            lr=order.lr, seed=config.seed, path=(order.round, client.client_id),
         )  # fmt: skip
-        own = Kept(order.round, flat.take_weights(), flat.take_buffers())
+        own = PersonalModel(order.round, flat.take_weights(), flat.take_buffers())
         values = (own.weights, *own.buffers.values())
         if not all(np.isfinite(value).all() for value in values):
             raise ClientError("its numbers are not finite any more")
     except ClientError as error:
         logger.warning("this client's own model starts again as the one received: %s", error)
-        own = Kept(order.round, received, buffers)
-    keepsake.put(own)
+        own = PersonalModel(order.round, received, buffers)
+    store.save(own)
 
 
-def evaluate_personal(local: Local, keepsake: Keepsake, round: int) -> tuple[Evaluated, int]:  # noqa: A002
-    """Count the right answers of the client's own model after `round`, and say how old it is.
+def evaluate_personal(
+    client: ClientData, store: PersonalStore, round_number: int
+) -> tuple[EvaluationResult, int]:
+    """Evaluate the client's own model after `round_number`; return the counts and its round.
 
     A client that has none yet is served by the model that is loaded, the one received; its round
     is then 0.
     """
-    own = keepsake.newest(round)
+    own = store.latest(round_number)
     if own:
-        local.flat.load(own.weights, own.buffers)
-    return evaluate(local.flat, local.data, local.split.test), own.round if own else 0
+        client.flat.load(own.weights, own.buffers)
+    return evaluate(client.flat, client.data, client.split.test), own.round if own else 0

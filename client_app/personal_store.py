@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from client_app.client_data import Local
+from client_app.client_data import ClientData
 from common.errors import ClientError
 from common.io.files import replacing
 from common.layout import Layout
@@ -40,7 +40,7 @@ def folder_of(client: ClientId) -> str:
 
 
 @dataclass(frozen=True)
-class Kept:
+class PersonalModel:
     """A client's own model after `round`."""
 
     round: int
@@ -49,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Keepsake:
+class PersonalStore:
     """The versions of one client's own model in one run, a file each in `folder`.
 
     Attributes:
@@ -63,31 +63,31 @@ class Keepsake:
     span: int
 
     @classmethod
-    def of(cls, local: Local) -> "Keepsake":
+    def of(cls, client: ClientData) -> "PersonalStore":
         """Return the place of a client's own model: its node's folder, or the run's if it is here.
 
         Where neither is known, it lies below ~/.fedkeel/kept.
         """
-        config = local.config
+        config = client.config
         run = f"{config.name or config.method}-{config.fingerprint()}"
         here = Path(config.out) / config.name
-        if local.keep:
-            base = Path(local.keep) / run
+        if client.storage:
+            base = Path(client.storage) / run
         elif config.name and here.is_dir():
             base = here
         else:
             base = FALLBACK.expanduser() / run
         server = config.server
         span = server.checkpoint_every * server.keep_checkpoints
-        return cls(base / PERSONAL / folder_of(local.client), local.flat.layout, span)
+        return cls(base / PERSONAL / folder_of(client.client_id), client.flat.layout, span)
 
-    def newest(self, until: int) -> Kept | None:
-        """Return the client's own model as it was after round `until`, None if it had none yet.
+    def latest(self, until_round: int) -> PersonalModel | None:
+        """Return the client's own model as it was after `until_round`, None if it had none yet.
 
         A version that is damaged, or of another model, is passed over, with a warning.
         """
         for number in reversed(self._rounds()):
-            if number > until:
+            if number > until_round:
                 continue
             try:
                 return self._read(number)
@@ -96,7 +96,7 @@ class Keepsake:
                 logger.warning("%s cannot be used (%s); going back to the one before", path, error)
         return None
 
-    def _read(self, number: int) -> Kept:
+    def _read(self, number: int) -> PersonalModel:
         with self._path(number).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             values = {name: arrays[name] for name in arrays.files}
         weights = values.pop(WEIGHTS)
@@ -105,21 +105,21 @@ class Keepsake:
             name: (value.shape, value.dtype.name) for name, value in values.items()
         }:
             raise ClientError("it is of another model")
-        return Kept(number, weights, values)
+        return PersonalModel(number, weights, values)
 
-    def put(self, kept: Kept) -> None:
-        """Keep the client's own model as it is after `kept.round`.
+    def save(self, model: PersonalModel) -> None:
+        """Keep the client's own model as it is after `model.round`.
 
         Raises:
             ClientError: the disk refuses it.
         """
         try:
             for number in self._rounds():
-                if number >= kept.round:
+                if number >= model.round:
                     self._path(number).unlink(missing_ok=True)
-            with replacing(self._path(kept.round)) as file:
-                np.savez(file, allow_pickle=False, **{WEIGHTS: kept.weights, **kept.buffers})
-            old = [number for number in self._rounds() if number < kept.round - self.span]
+            with replacing(self._path(model.round)) as file:
+                np.savez(file, allow_pickle=False, **{WEIGHTS: model.weights, **model.buffers})
+            old = [number for number in self._rounds() if number < model.round - self.span]
             for number in old[:-1]:  # the newest of the old ones is where a resumed run begins
                 self._path(number).unlink(missing_ok=True)
             for partial in self.folder.glob(".*.partial"):  # of a process that was killed

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from client_app.batches import Feed, batches
-from client_app.cuda_graph import Learn, replaying
+from client_app.batches import TrainingBatches, batch_slices
+from client_app.cuda_graph import ComputeGradient, with_cuda_graph
 from common.config import TrainConfig
 from common.data.batches import normalise
 from common.data.dataset import Dataset
@@ -28,7 +28,7 @@ AUTOCAST = {"float32": None, "bfloat16": torch.bfloat16}  # by train.precision
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """What local training did.
 
     Attributes:
@@ -54,7 +54,7 @@ def train(
     lr: float | Callable[[int], float],
     seed: int,
     path: tuple[int | str, ...],
-) -> Trained:
+) -> TrainingResult:
     """Run plan.epochs of SGD from the weights that `flat` holds, in place.
 
     Each step is w <- w - lr * (gradient + shift on the block + pull * (w - anchor)); momentum
@@ -85,30 +85,32 @@ def train(
     for norm in norms:  # a single sample has no statistics: the running ones are used
         norm.train(not is_single)
     flat.generator.manual_seed(address(seed, "dropout", *path) % 2**63)
-    spans = batches(
+    spans = batch_slices(
         len(indices),
         plan.batch_size,
         drop_last=plan.drop_last,
         no_single=bool(norms) and plan.batch_size > 1,
     )
-    feed = Feed(data, indices, spans, flat.device, plan.augment, seed, path)
-    learn: Learn = partial(_learn, flat, data, AUTOCAST[plan.precision])
+    training_batches = TrainingBatches(data, indices, spans, flat.device, plan.augment, seed, path)
+    compute_gradient: ComputeGradient = partial(
+        _compute_gradient, flat, data, AUTOCAST[plan.precision]
+    )
     if plan.cuda_graph and flat.device.type == "cuda" and not rule.full_batch:
         key = (plan.precision, is_single, data.mean, data.std)
-        learn = replaying(flat, learn, plan.batch_size, *key)
+        compute_gradient = with_cuda_graph(flat, compute_gradient, plan.batch_size, *key)
     optimiser = _Optimiser(flat, plan, rule)
     rates = [lr(k) if callable(lr) else lr for k in range(plan.epochs * len(spans))]
     losses = torch.zeros(len(rates), device=flat.device)
-    steps = chain.from_iterable(map(feed.epoch, range(plan.epochs)))
+    steps = chain.from_iterable(map(training_batches.epoch, range(plan.epochs)))
     for step, (pixels, labels) in enumerate(steps):
-        losses[step] = learn(pixels, labels)
+        losses[step] = compute_gradient(pixels, labels)
         optimiser.step(rates[step])
     sizes = [span.stop - span.start for span in spans] * plan.epochs
     mean = _mean_loss(losses.tolist(), sizes, rates)
-    return Trained(len(rates), fsum(rates), feed.examples(plan.epochs), mean)
+    return TrainingResult(len(rates), fsum(rates), training_batches.examples(plan.epochs), mean)
 
 
-def _learn(
+def _compute_gradient(
     flat: FlatModel, data: Dataset, dtype: torch.dtype | None, pixels: Tensor, labels: Tensor
 ) -> Tensor:
     """Leave the gradient of a batch's mean loss in `flat.gradient`; return the loss, not looked at.

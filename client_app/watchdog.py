@@ -41,7 +41,7 @@ class Watchdog:
             return cls(None)
         return cls(patience + MARGIN_SECONDS)
 
-    def rest(self) -> None:
+    def cancel(self) -> None:
         """The reply is ready."""
         if self.on:
             self._timer.cancel()

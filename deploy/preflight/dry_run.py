@@ -132,7 +132,7 @@ def try_step(order: Order) -> Iterator[Finding]:
 
 
 def _step(order: Order) -> Finding:
-    from client_app.client_data import local_of
+    from client_app.client_data import load_client_data
     from client_app.trainer import train
     from client_app.watchdog import seconds_since_start
     from common.config import RunConfig
@@ -141,19 +141,21 @@ def _step(order: Order) -> Finding:
 
     start = seconds_since_start()
     config = run_config(Path(order.config), [], {}) if order.config else _config_of(order.data)
-    local = local_of(config.to_flat(), order.node_config, client="dry step")
-    plan = replace(local.config.train, epochs=1)
-    batch = local.split.train[: plan.batch_size]
-    assert isinstance(local.config, RunConfig)
+    client = load_client_data(config.to_flat(), order.node_config, client_id="dry step")
+    plan = replace(client.config.train, epochs=1)
+    batch = client.split.train[: plan.batch_size]
+    assert isinstance(client.config, RunConfig)
     seconds = []
     for number in range(2):  # the first one warms up
         begin = time.perf_counter()
-        train(local.flat, local.data, batch, plan, LocalRule(), lr=plan.lr, seed=0, path=(number,))
+        train(
+            client.flat, client.data, batch, plan, LocalRule(), lr=plan.lr, seed=0, path=(number,)
+        )
         seconds.append(time.perf_counter() - begin)
     sentence = (
-        f"a step of {local.config.model} on {len(batch)} pictures takes {seconds[1]:.3f} s "
+        f"a step of {client.config.model} on {len(batch)} pictures takes {seconds[1]:.3f} s "
         f"(the first {seconds[0]:.1f} s, start and imports {start:.1f} s); it "
-        f"{local.device.says}"
+        f"{client.device.description}"
     )
     return Finding("training step", "ok", sentence)
 

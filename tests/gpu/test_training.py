@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 from client_app import cuda_graph
-from client_app.batches import Feed
+from client_app.batches import TrainingBatches
 from client_app.device import why_no_gpu
 from client_app.evaluator import evaluate
 from client_app.trainer import train
@@ -68,10 +68,10 @@ def test_a_step_without_chance_is_that_of_the_cpu() -> None:
 @pytest.mark.parametrize("plan", [PLAN, GRAPH, replace(PLAN, precision="bfloat16", augment=True)])
 def test_no_step_waits_for_the_host(plan: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the transfers of an epoch and the summary, whatever would wait is an error."""
-    flat, original = flat_on("cuda"), Feed.epoch
+    flat, original = flat_on("cuda"), TrainingBatches.epoch
     trained(plan, flat=flat)  # captures, and whatever libraries set up
 
-    def guarded(self: Feed, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def guarded(self: TrainingBatches, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         ready = list(original(self, number))
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -79,7 +79,7 @@ def test_no_step_waits_for_the_host(plan: TrainConfig, monkeypatch: pytest.Monke
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(Feed, "epoch", guarded)
+    monkeypatch.setattr(TrainingBatches, "epoch", guarded)
     trained(plan, flat=flat)
 
 

@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_app.app import app
-from client_app.client_data import local_of
+from client_app.client_data import load_client_data
 from client_app.evaluator import logits_of
 from common.config import parse
 from common.conformal.prediction_sets import (
@@ -45,13 +45,13 @@ def pooled(folder: Path, settings: dict[str, Any], part: str) -> tuple[Outputs, 
     found = []
     for partition in range(config.clients):
         place = {"partition-id": partition, "num-partitions": config.clients}
-        local = local_of(config.to_flat(), place)
-        flat = local.flat
+        client = load_client_data(config.to_flat(), place)
+        flat = client.flat
         with np.load(folder / WEIGHTS) as arrays:
             flat.load(flat.layout.flatten(dict(arrays)), {})
-        indices = getattr(local.split, part)
+        indices = getattr(client.split, part)
         u = stream(config.seed, "conformal", part, str(partition)).random(len(indices))
-        found.append((logits_of(flat, local.data, indices), u, local.data.labels[indices]))
+        found.append((logits_of(flat, client.data, indices), u, client.data.labels[indices]))
     logits, draws, labels = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return Outputs(softmax(logits), draws, config.conformal.k_reg, config.conformal.lam), labels
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from client_app.client_data import local_of
+from client_app.client_data import load_client_data
 from client_app.trainer import train
 from common.config import parse
 from common.diagnostics import drift_diversity
@@ -36,15 +36,15 @@ def test_the_drift_of_a_round_is_that_of_what_its_clients_computed(carried_out: 
     ran = carried_out("run", {"method": "fedpcd", "rounds": 1, **ALL})
     config = parse({**SMALL, "method": "fedpcd"})
     moves = []
-    for client in ran.records[0].replied:
-        node = {"partition-id": int(client), "num-partitions": config.clients}
-        local = local_of(config.to_flat(), node, client)
-        model = build(config.model, local.data.shape, len(local.data.classes), seed=config.seed)
+    for client_id in ran.records[0].replied:
+        node = {"partition-id": int(client_id), "num-partitions": config.clients}
+        client = load_client_data(config.to_flat(), node, client_id)
+        model = build(config.model, client.data.shape, len(client.data.classes), seed=config.seed)
         flat = FlatModel(model)
         sent = flat.take_weights()
         train(
-            flat, local.data, local.split.train, config.train, LocalRule(),
-            lr=config.train.lr, seed=config.seed, path=(1, client),
+            flat, client.data, client.split.train, config.train, LocalRule(),
+            lr=config.train.lr, seed=config.seed, path=(1, client_id),
         )  # fmt: skip
         moves.append(sent - flat.take_weights())
     expected, told = drift_diversity(moves, flat.layout), ran.records[0].diagnostics["drift"]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_app.trainer import Trained, train
+from client_app.trainer import TrainingResult, train
 from common.config import TrainConfig
 from common.data import Dataset
 from common.methods import LocalRule
@@ -45,7 +45,7 @@ def run(
     count: int | None = None,
     lr: float | Callable[[int], float] = 0.1,
     path: tuple[int | str, ...] = (1, "0"),
-) -> Trained:
+) -> TrainingResult:
     return train(
         flat, data, np.arange(len(data) if count is None else count), plan, rule or LocalRule(),
         lr=lr, seed=3, path=path,

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.testing import assert_array_equal
 
 from client_app.app import app
-from client_app.client_data import local_of
+from client_app.client_data import load_client_data
 from client_app.evaluator import evaluate
 from common.config import parse
 from common.errors import ClientError, ConfigError
@@ -136,8 +136,8 @@ def test_the_orders_learning_rate_is_used_and_not_the_configs() -> None:
 def test_evaluation_counts_the_clients_own_test_samples() -> None:
     metrics = app(order_of("evaluate"), context_of()).content[METRICS]
     assert set(metrics) == {EXAMPLES, CORRECT, LOSS_SUM}
-    assert metrics[EXAMPLES] == len(local_of(context_of().run_config, context_of().node_config)
-                                    .split.test)  # fmt: skip
+    client = load_client_data(context_of().run_config, context_of().node_config)
+    assert metrics[EXAMPLES] == len(client.split.test)
     assert 0 <= metrics[CORRECT] <= metrics[EXAMPLES]
 
 
@@ -188,24 +188,24 @@ def test_an_order_with_two_models_is_refused() -> None:
 def test_a_node_that_does_not_say_which_part_it_holds_is_refused(node: dict[str, Any]) -> None:
     context = context_of(**node)
     with pytest.raises(ClientError, match="partition-id"):
-        local_of(context.run_config, context.node_config)
+        load_client_data(context.run_config, context.node_config)
     with pytest.raises(ClientError, match="partition-id"):
-        local_of(context.run_config, {})
+        load_client_data(context.run_config, {})
 
 
 def test_a_run_config_that_cannot_be_used_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train\.lr"):
-        local_of({**context_of().run_config, "train.lr": -1.0}, context_of().node_config)
+        load_client_data({**context_of().run_config, "train.lr": -1.0}, context_of().node_config)
 
 
 def test_clients_hold_disjoint_parts_of_the_same_data() -> None:
     parts = []
     for client in range(CLIENTS):
         context = context_of(client)
-        local = local_of(context.run_config, context.node_config)
-        parts += [local.split.train, local.split.test, local.split.calibration]
+        client = load_client_data(context.run_config, context.node_config)
+        parts += [client.split.train, client.split.test, client.split.calibration]
     everything = np.concatenate(parts)
-    assert len(everything) == len(set(everything.tolist())) == len(local.data)
+    assert len(everything) == len(set(everything.tolist())) == len(client.data)
 
 
 def test_the_loss_before_training_is_told_where_the_method_needs_it(
@@ -216,6 +216,6 @@ def test_the_loss_before_training_is_told_where_the_method_needs_it(
     assert LOSS_BEFORE not in trained(context).metrics
     monkeypatch.setattr(FedAvg, "needs", (LOSS_BEFORE,))
     told = {trained(context, lr=lr).metrics[LOSS_BEFORE] for lr in (0.01, 0.05)}
-    local = local_of(context.run_config, context.node_config)
-    whole = evaluate(flat_model(), local.data, local.split.train)
+    client = load_client_data(context.run_config, context.node_config)
+    whole = evaluate(flat_model(), client.data, client.split.train)
     assert told == {whole.loss_sum / whole.examples}

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from client_app import batches as batches_module
-from client_app.batches import Feed, batches
+from client_app.batches import TrainingBatches, batch_slices
 from common.data.batches import Draws, augment
 from common.rng import stream
 from tests.builders import pictures
 
 DATA = pictures(60)
-FEED = Feed(
-    data=DATA, indices=np.arange(5, 38), spans=batches(33, 8, drop_last=False, no_single=False),
+FEED = TrainingBatches(
+    data=DATA, indices=np.arange(5, 38),
+    spans=batch_slices(33, 8, drop_last=False, no_single=False),
     device=torch.device("cpu"), augment=False, seed=1, path=(2, "0"),
 )  # fmt: skip
 
@@ -28,7 +29,7 @@ FEED = Feed(
 def test_an_epoch_is_every_sample_once_in_batches(
     count: int, size: int, drop_last: bool, no_single: bool
 ) -> None:
-    spans = batches(count, size, drop_last=drop_last, no_single=no_single)
+    spans = batch_slices(count, size, drop_last=drop_last, no_single=no_single)
     parts = [np.arange(count)[span] for span in spans]
     kept = count // size * size if drop_last else count
     assert np.concatenate([*parts, np.zeros(0, np.int64)]).tolist() == list(range(kept))
@@ -78,7 +79,7 @@ def test_a_steps_augmentation_is_drawn_from_its_number_in_the_training() -> None
 
 @pytest.mark.parametrize(("epochs", "seen"), [(1, 24), (2, 30), (20, 33)])
 def test_examples_are_those_that_some_epoch_reached(epochs: int, seen: int) -> None:
-    short = replace(FEED, spans=batches(33, 12, drop_last=True, no_single=False))
+    short = replace(FEED, spans=batch_slices(33, 12, drop_last=True, no_single=False))
     rows = {row.numpy().tobytes() for k in range(epochs) for x, _ in short.epoch(k) for row in x}
     assert short.examples(epochs) == len(rows) == seen
     assert FEED.examples(epochs) == 33

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from client_app import client_data
-from client_app.client_data import Local, local_of
+from client_app.client_data import ClientData, load_client_data
 from common.config import parse
 from common.data import FolderOptions, load_folder
 from common.errors import ClientError, DataError
@@ -30,10 +30,10 @@ DEALT = {"clients": 3, "data.partition": "iid", "train.device": "cpu"}
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     """As in a deployment, where every message is answered by a process of its own."""
-    for kept in (client_data.own_dataset, client_data.dataset_of, client_data.splits_of):
+    for kept in (client_data.load_own_images, client_data.dataset_of, client_data.splits_of):
         kept.cache_clear()
     yield
-    for kept in (client_data.own_dataset, client_data.dataset_of, client_data.splits_of):
+    for kept in (client_data.load_own_images, client_data.dataset_of, client_data.splits_of):
         kept.cache_clear()
 
 
@@ -43,12 +43,12 @@ def own(tmp_path: Path) -> Path:
     return write_pictures(tmp_path / "own")
 
 
-def at(folder: Path | str, client: str = "", **run: Any) -> Local:
-    return local_of(parse({**OWN, **run}).to_flat(), {"data": str(folder)}, client)
+def at(folder: Path | str, client: str = "", **run: Any) -> ClientData:
+    return load_client_data(parse({**OWN, **run}).to_flat(), {"data": str(folder)}, client)
 
 
-def dealt(node: Mapping[str, Any], client: str = "", **run: Any) -> Local:
-    return local_of(parse({**DEALT, **run}).to_flat(), node, client)
+def dealt(node: Mapping[str, Any], client: str = "", **run: Any) -> ClientData:
+    return load_client_data(parse({**DEALT, **run}).to_flat(), node, client)
 
 
 def test_own_pictures_have_the_federations_classes_size_channels_and_scale(own: Path) -> None:
@@ -57,13 +57,13 @@ def test_own_pictures_have_the_federations_classes_size_channels_and_scale(own: 
     assert here.data.shape == (1, 16, 16)
     assert (here.data.mean, here.data.std) == ((0.5,), (0.25,))
     assert_array_equal(np.unique(here.data.labels), [0, 1, 2])
-    assert (here.client, here.partition) == ("lab", "")
+    assert (here.client_id, here.partition) == ("lab", "")
 
 
 def test_flb_24_the_models_head_is_the_federations_whatever_the_client_holds(own: Path) -> None:
     weights = at(own).flat.layout
     (own / "train" / "dark").rename(own / "train" / ".dark")
-    client_data.own_dataset.cache_clear()
+    client_data.load_own_images.cache_clear()
     fewer = at(own).flat
     assert fewer.layout == weights
     assert list(fewer.model.parameters())[-1].shape == (4,)
@@ -98,7 +98,7 @@ def test_a_client_with_a_test_part_only_has_nothing_to_train_on(own: Path) -> No
 @pytest.mark.parametrize("node", [{}, {"data": ""}, {"partition-id": 0, "num-partitions": 3}])
 def test_an_own_run_needs_a_folder_and_says_which_command_gives_one(node: dict[str, Any]) -> None:
     with pytest.raises(ClientError, match="fedkeel join --data FOLDER"):
-        local_of(parse(OWN).to_flat(), node)
+        load_client_data(parse(OWN).to_flat(), node)
 
 
 def test_the_limit_on_bad_files_is_the_run_configs(own: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_dealt_run_names_both_ways_to_have_data(node: dict[str, Any]) -> None:
 def test_the_servers_name_for_a_client_does_not_change_which_part_it_holds() -> None:
     node = {"partition-id": 2, "num-partitions": 3}
     alone, named = dealt(node), dealt(node, "lab")
-    assert (alone.client, named.client) == ("2", "lab")
+    assert (alone.client_id, named.client_id) == ("2", "lab")
     assert (alone.partition, named.partition) == ("2", "2")
     assert_array_equal(alone.split.train, named.split.train)
 

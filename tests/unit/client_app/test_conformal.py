@@ -14,7 +14,7 @@ from torch import nn
 
 from client_app import evaluator
 from client_app.app import app
-from client_app.client_data import Local, local_of
+from client_app.client_data import ClientData, load_client_data
 from client_app.conformal import calibrate, cover
 from client_app.evaluator import logits_of
 from common.config import parse
@@ -41,12 +41,12 @@ def first() -> FlatModel:
     return FlatModel(build("mlp", (1, 8, 8), 10, seed=1))
 
 
-def local_at(client: int = 2, **run: Any) -> Local:
+def local_at(client: int = 2, **run: Any) -> ClientData:
     """A client whose thread holds the first model."""
     context = context_of(client, **run)
-    local = local_of(context.run_config, context.node_config)
-    local.flat.load(first().take_weights(), {})
-    return local
+    client = load_client_data(context.run_config, context.node_config)
+    client.flat.load(first().take_weights(), {})
+    return client
 
 
 def order_of(kind: str, asks: Mapping[str, Any], weights: Vector | None = None) -> Message:
@@ -59,14 +59,14 @@ def order_of(kind: str, asks: Mapping[str, Any], weights: Vector | None = None) 
 
 
 def test_the_app_counts_scores_and_sets_when_it_is_asked() -> None:
-    local = local_at()
+    client = local_at()
     reply = app(order_of("evaluate.calibrate", {}), context_of())
     assert list(reply.content.config_records) == [CONFIG]
     counted = CalibrationReply.read(reply.content[CONFIG], 50)
-    assert counted.examples == len(local.split.calibration) > 50
+    assert counted.examples == len(client.split.calibration) > 50
     reply = app(order_of("evaluate.cover", ask(ALL)), context_of())
     sets = CoverageReply.read(reply.content[CONFIG], 1, 10)
-    assert sets.examples == len(local.split.test)
+    assert sets.examples == len(client.split.test)
     for score in SCORES:
         assert sets.tallies[score][0].mean_size == 10
         assert sets.tallies[score][0].coverage == 1
@@ -84,9 +84,9 @@ def test_flb_21_a_model_that_left_the_numbers_has_no_scores() -> None:
 
 
 def test_a_client_without_samples_counts_none() -> None:
-    local = local_at()
+    client = local_at()
     nothing = np.zeros(0, np.int64)
-    bare = replace(local, split=replace(local.split, calibration=nothing, test=nothing))
+    bare = replace(client, split=replace(client.split, calibration=nothing, test=nothing))
     scores, sets = calibrate(bare), cover(bare, ALL)
     assert CalibrationReply.read(scores.table(), 50).examples == 0
     assert CoverageReply.read(sets.table(), 1, 10).examples == 0
@@ -94,21 +94,21 @@ def test_a_client_without_samples_counts_none() -> None:
 
 def test_draws_belong_to_the_seed_the_client_and_the_part() -> None:
     """The same samples under another name or seed get other draws; LAC draws nothing."""
-    local = local_at()
-    same = replace(local.split, test=local.split.calibration)
+    client = local_at()
+    same = replace(client.split, test=client.split.calibration)
     levels = {score: [0.5] for score in SCORES}
 
-    def told(one: Local) -> dict[str, list[int]]:
+    def told(one: ClientData) -> dict[str, list[int]]:
         counts = {score: counts.tolist() for score, counts in calibrate(one).counts.items()}
         return counts | {
             f"{score} sets": cover(one, levels).tallies[score][0].sizes.tolist() for score in SCORES
         }
 
-    first = told(replace(local, split=same))
-    assert told(replace(local, split=same)) == first
+    first = told(replace(client, split=same))
+    assert told(replace(client, split=same)) == first
     others = (
-        replace(local, split=same, client="another"),
-        replace(local, split=same, config=replace(local.config, seed=7)),
+        replace(client, split=same, client_id="another"),
+        replace(client, split=same, config=replace(client.config, seed=7)),
     )
     for other in map(told, others):
         assert other["lac"] == first["lac"]
@@ -117,8 +117,8 @@ def test_draws_belong_to_the_seed_the_client_and_the_part() -> None:
 
 
 def test_without_draws_scores_are_those_of_whole_labels() -> None:
-    local = local_at(conformal__randomised=False)
-    firm = calibrate(local).counts["aps"]
+    client = local_at(conformal__randomised=False)
+    firm = calibrate(client).counts["aps"]
     loose = calibrate(local_at()).counts["aps"]
     assert (np.cumsum(firm) <= np.cumsum(loose)).all()  # u = 1 is the largest score
     assert (firm != loose).any()

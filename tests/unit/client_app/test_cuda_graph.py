@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from client_app import cuda_graph
-from client_app.cuda_graph import Captured, replaying
-from client_app.trainer import _learn
+from client_app.cuda_graph import CapturedStep, with_cuda_graph
+from client_app.trainer import _compute_gradient
 from common.models import Dropout, FlatModel
 from tests.builders import assert_same, pictures
 from tests.unit.client_app.nets import Net, flat_of
@@ -55,13 +55,15 @@ def test_a_capture_draws_nothing_and_counts_no_batch(no_cuda: None) -> None:
     for captures in (False, True):
         flat = flat_of(Net(nn.Sequential(nn.BatchNorm1d(16), Dropout(0.5))))
         flat.generator.manual_seed(7)
-        learn: cuda_graph.Learn = partial(_learn, flat, DATA, None)
+        compute_gradient: cuda_graph.ComputeGradient = partial(_compute_gradient, flat, DATA, None)
         if captures:
-            captured = Captured(flat, learn, *BATCHES[0])
+            captured = CapturedStep(flat, compute_gradient, *BATCHES[0])
             assert captured.graph.generator is flat.generator
-            captured.graph.replay = lambda c=captured, f=learn: c.loss.copy_(f(c.pixels, c.labels))
-            learn = captured
-        losses = [learn(*batch).item() for batch in BATCHES]
+            captured.graph.replay = lambda c=captured, f=compute_gradient: c.loss.copy_(
+                f(c.pixels, c.labels)
+            )
+            compute_gradient = captured
+        losses = [compute_gradient(*batch).item() for batch in BATCHES]
         ends.append({"losses": losses, "gradient": flat.gradient.numpy(), **flat.take_buffers()})
     assert_same(*ends)
 
@@ -72,21 +74,23 @@ def test_a_model_has_one_graph_a_size_and_key_and_other_sizes_go_the_plain_way(
     made, plain, replays = [], [], []
 
     class Fake:
-        def __init__(self, flat: FlatModel, learn: Any, pixels: Tensor, labels: Tensor) -> None:
+        def __init__(
+            self, flat: FlatModel, compute_gradient: Any, pixels: Tensor, labels: Tensor
+        ) -> None:
             made.append(len(pixels))
 
         def __call__(self, pixels: Tensor, labels: Tensor) -> Tensor:
             replays.append(len(pixels))
             return torch.zeros(())
 
-    def learn(pixels: Tensor, labels: Tensor) -> Tensor:
+    def compute_gradient(pixels: Tensor, labels: Tensor) -> Tensor:
         plain.append(len(pixels))
         return torch.zeros(())
 
-    monkeypatch.setattr(cuda_graph, "Captured", Fake)
+    monkeypatch.setattr(cuda_graph, "CapturedStep", Fake)
     flat, (pixels, labels) = flat_of(Net()), BATCHES[0]
     for key in ("a", "b", "a"):
-        step = replaying(flat, learn, 8, key)
+        step = with_cuda_graph(flat, compute_gradient, 8, key)
         for size in (8, 8, 3):
             step(pixels[:size], labels[:size])
     assert (made, plain, replays) == ([8, 8], [3] * 3, [8] * 6)

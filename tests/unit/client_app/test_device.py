@@ -21,14 +21,14 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("a_gpu")
 def test_a_gpu_is_used_unless_the_cpu_was_asked_for() -> None:
     assert choose_device("auto").name == choose_device("cuda").name == "cuda"
-    assert choose_device("auto").says == "trains on the GPU H200"
-    assert choose_device("cpu").says == "trains on the CPU, as asked"
+    assert choose_device("auto").description == "trains on the GPU H200"
+    assert choose_device("cpu").description == "trains on the CPU, as asked"
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_flb_04_without_a_gpu_the_reason_is_given_or_the_client_refuses() -> None:
     assert choose_device("auto").name == "cpu"
-    assert choose_device("auto").says == f"trains on the CPU: {why_no_gpu()}"
+    assert choose_device("auto").description == f"trains on the CPU: {why_no_gpu()}"
     with pytest.raises(ClientError, match=r"train\.device is cuda, but this client sees no GPU"):
         choose_device("cuda")
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app import evaluator
-from client_app.evaluator import Evaluated, evaluate
+from client_app.evaluator import EvaluationResult, evaluate
 from common.data.batches import normalise
 from common.models import Dropout, FlatModel, build
 from tests.builders import pictures
@@ -30,7 +30,7 @@ def test_counts_are_those_of_one_pass_over_all(monkeypatch: pytest.MonkeyPatch) 
 
 def test_flb_19_no_samples_are_no_error_and_no_nan() -> None:
     flat = FlatModel(build("mlp", (1, 4, 4), 3, seed=0))
-    assert evaluate(flat, pictures(5), np.zeros(0, np.int64)) == Evaluated(0, 0, 0.0)
+    assert evaluate(flat, pictures(5), np.zeros(0, np.int64)) == EvaluationResult(0, 0, 0.0)
 
 
 def test_dropout_is_off_and_statistics_are_not_updated() -> None:

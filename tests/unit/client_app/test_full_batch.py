@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.trainer import Trained
+from client_app.trainer import TrainingResult
 from common.config import TrainConfig
 from common.data.batches import normalise
 from common.methods import FedLF, LocalRule
@@ -49,7 +49,7 @@ def test_that_is_how_fedlf_trains_when_it_is_as_released() -> None:
 def test_a_client_without_samples_takes_no_step() -> None:
     flat = flat_of(Net())
     before = flat.take_weights()
-    assert run(flat, pictures(5), PLAN, WHOLE, count=0) == Trained(0, 0.0, 0, 0.0)
+    assert run(flat, pictures(5), PLAN, WHOLE, count=0) == TrainingResult(0, 0.0, 0, 0.0)
     assert_array_equal(flat.take_weights(), before)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.gradients import full_gradient, gradient_metrics
-from client_app.trainer import Trained
+from client_app.trainer import TrainingResult
 from common.config import TrainConfig
 from common.data.batches import normalise
 from common.models import Dropout
@@ -85,7 +85,7 @@ def test_what_is_told_of_two_steps_on_a_quadratic() -> None:
     for _ in range(2):
         end = end - LR * problem.gradient(end)
     assert_allclose(end, [1.19, 0.64])
-    done = Trained(steps=2, lr_sum=2 * LR, examples=1, loss=0.0)
+    done = TrainingResult(steps=2, lr_sum=2 * LR, examples=1, loss=0.0)
     metrics = gradient_metrics(problem.gradient(start), problem.gradient(end), start, end, done)
     assert metrics[GRADIENT] == pytest.approx(5**0.5)
     assert metrics[GRADIENT_ERROR] == pytest.approx(0.17**0.5)
@@ -94,6 +94,6 @@ def test_what_is_told_of_two_steps_on_a_quadratic() -> None:
 
 
 def test_weights_that_did_not_move_show_no_smoothness() -> None:
-    done = Trained(steps=1, lr_sum=LR, examples=1, loss=0.0)
+    done = TrainingResult(steps=1, lr_sum=LR, examples=1, loss=0.0)
     metrics = gradient_metrics(np.zeros(2), np.zeros(2), np.ones(2), np.ones(2), done)
     assert metrics == {GRADIENT: 0.0, GRADIENT_ERROR: 0.0}

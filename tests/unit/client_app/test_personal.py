@@ -13,8 +13,8 @@ from numpy.testing import assert_array_equal
 
 from client_app import personal
 from client_app.app import app
-from client_app.client_data import local_of
-from client_app.personal_store import Keepsake, Kept, folder_of
+from client_app.client_data import load_client_data
+from client_app.personal_store import PersonalModel, PersonalStore, folder_of
 from common.config import parse
 from common.errors import ClientError
 from common.layout import Layout, Tensor
@@ -43,96 +43,96 @@ LAYOUT = Layout((Tensor("classifier.weight", (3,)),), (BUFFER,))
 SHAPE = (1, 8, 8)
 
 
-def kept(number: int, value: float = 0.0) -> Kept:
+def kept(number: int, value: float = 0.0) -> PersonalModel:
     weights = np.full(3, value or number, np.float32)
-    return Kept(number, weights, {BUFFER.name: np.array([number, 1], np.float32)})
+    return PersonalModel(number, weights, {BUFFER.name: np.array([number, 1], np.float32)})
 
 
-def rounds_of(keepsake: Keepsake) -> list[int]:
-    return keepsake._rounds()
+def rounds_of(store: PersonalStore) -> list[int]:
+    return store._rounds()
 
 
 # ---------------------------------------------------------------- on disk
 
 
 def test_what_was_kept_comes_back_as_it_was(tmp_path: Path) -> None:
-    keepsake = Keepsake(tmp_path / "new" / "folder", LAYOUT, span=10)
-    assert keepsake.newest(99) is None
-    keepsake.put(kept(3))
-    assert_same(keepsake.newest(3), kept(3))
-    assert_same(keepsake.newest(99), kept(3))
-    assert keepsake.newest(2) is None
+    store = PersonalStore(tmp_path / "new" / "folder", LAYOUT, span=10)
+    assert store.latest(99) is None
+    store.save(kept(3))
+    assert_same(store.latest(3), kept(3))
+    assert_same(store.latest(99), kept(3))
+    assert store.latest(2) is None
 
 
 def test_a_run_that_goes_back_finds_its_client_as_it_was_then(tmp_path: Path) -> None:
     """Rounds 4 and 7 are done again after a resume from round 3; the first time is forgotten."""
-    keepsake = Keepsake(tmp_path, LAYOUT, span=10)
+    store = PersonalStore(tmp_path, LAYOUT, span=10)
     for number in (2, 4, 7):
-        keepsake.put(kept(number))
-    assert keepsake.newest(3) is not None
-    assert_same(keepsake.newest(4 - 1), kept(2))
-    keepsake.put(kept(4, value=0.5))
-    assert rounds_of(keepsake) == [2, 4]
-    assert_same(keepsake.newest(6), kept(4, value=0.5))
+        store.save(kept(number))
+    assert store.latest(3) is not None
+    assert_same(store.latest(4 - 1), kept(2))
+    store.save(kept(4, value=0.5))
+    assert rounds_of(store) == [2, 4]
+    assert_same(store.latest(6), kept(4, value=0.5))
 
 
 @pytest.mark.parametrize("span", [0, 3, 10])
 def test_no_more_versions_stay_than_a_resume_may_need(tmp_path: Path, span: int) -> None:
-    keepsake = Keepsake(tmp_path, LAYOUT, span)
+    store = PersonalStore(tmp_path, LAYOUT, span)
     for number in range(1, 31):
-        keepsake.put(kept(number))
-        assert len(rounds_of(keepsake)) <= span + 2
+        store.save(kept(number))
+        assert len(rounds_of(store)) <= span + 2
         for back in range(span + 1):  # of every round that a checkpoint may stand for
             if number - back >= 1:
-                assert_same(keepsake.newest(number - back), kept(number - back))
+                assert_same(store.latest(number - back), kept(number - back))
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 torn", None])
 def test_a_damaged_or_foreign_version_is_passed_over_and_named(
     tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keepsake = Keepsake(tmp_path, LAYOUT, span=10)
-    keepsake.put(kept(1))
+    store = PersonalStore(tmp_path, LAYOUT, span=10)
+    store.save(kept(1))
     if damage is None:
-        other = replace(keepsake, layout=Layout((Tensor("classifier.weight", (4,)),)))
-        other.put(Kept(3, np.zeros(4, np.float32), {}))
+        other = replace(store, layout=Layout((Tensor("classifier.weight", (4,)),)))
+        other.save(PersonalModel(3, np.zeros(4, np.float32), {}))
     else:
-        keepsake.put(kept(3))
+        store.save(kept(3))
         (tmp_path / "round-000003.npz").write_bytes(damage)
-    assert_same(keepsake.newest(5), kept(1))
+    assert_same(store.latest(5), kept(1))
     assert "round-000003.npz cannot be used" in caplog.text
-    keepsake.put(kept(3))
-    assert_same(keepsake.newest(5), kept(3))
+    store.save(kept(3))
+    assert_same(store.latest(5), kept(3))
 
 
 def test_what_else_lies_in_the_folder_is_let_alone_but_for_what_was_left_half_written(
     tmp_path: Path,
 ) -> None:
-    keepsake = Keepsake(tmp_path, LAYOUT, span=0)
+    store = PersonalStore(tmp_path, LAYOUT, span=0)
     names = ("round-000001 (copy).npz", ".round-000001.npz.7-a.partial", ".round-9.npz.8-b.partial")
     for name in names:
         (tmp_path / name).touch()
     os.utime(tmp_path / names[2], (0, 0))
-    keepsake.put(kept(2))
-    keepsake.put(kept(4))
-    assert_same(keepsake.newest(9), kept(4))
+    store.save(kept(2))
+    store.save(kept(4))
+    assert_same(store.latest(9), kept(4))
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {*names[:2], "round-000002.npz", "round-000004.npz"}
 
 
 def test_two_writers_at_once_never_leave_a_torn_version(tmp_path: Path) -> None:
-    keepsake = Keepsake(tmp_path, LAYOUT, span=100)
+    store = PersonalStore(tmp_path, LAYOUT, span=100)
 
     def write() -> None:
         for number in range(1, 40):
-            keepsake.put(kept(number))
+            store.save(kept(number))
 
     threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert_same(keepsake.newest(99), kept(39))
+    assert_same(store.latest(99), kept(39))
 
 
 @pytest.mark.parametrize("client", ["a" * 300, "客" * 63, "\ud800", "..", "", "a/b"])
@@ -146,7 +146,7 @@ def test_any_name_has_a_folder_that_can_be_made(tmp_path: Path, client: str) -> 
 def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClientError, match="own model cannot be kept"):
-        Keepsake(tmp_path / "file" / "below", LAYOUT, span=10).put(kept(1))
+        PersonalStore(tmp_path / "file" / "below", LAYOUT, span=10).save(kept(1))
 
 
 # ---------------------------------------------------------------- in the ClientApp
@@ -182,8 +182,10 @@ def evaluated(context: Context, number: int, weights: Vector) -> dict[str, float
     return read_metrics(RecordDict({METRICS: reply.content[METRICS]}))
 
 
-def own(context: Context, until: int = 99) -> Kept:
-    found = Keepsake.of(local_of(context.run_config, context.node_config)).newest(until)
+def own(context: Context, until: int = 99) -> PersonalModel:
+    found = PersonalStore.of(load_client_data(context.run_config, context.node_config)).latest(
+        until
+    )
     assert found is not None
     return found
 
@@ -252,8 +254,8 @@ def test_clients_runs_and_nodes_do_not_share_own_models(tmp_path: Path) -> None:
         context_of(tmp_path / "elsewhere"),
     ]
     for context in contexts:
-        local = local_of(context.run_config, context.node_config)
-        assert Keepsake.of(local).newest(99) is None
+        client = load_client_data(context.run_config, context.node_config)
+        assert PersonalStore.of(client).latest(99) is None
         trained(context, 1, weights)
         assert_array_equal(own(context).round, 1)
 
@@ -264,16 +266,18 @@ def test_where_no_place_is_told_it_is_the_runs_folder_or_home(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     context = context_of(tmp_path)
     del context.node_config["keep"]
-    local = local_of(context.run_config, context.node_config)
-    assert tmp_path / "home/.fedkeel/kept" in Keepsake.of(local).folder.parents
+    client = load_client_data(context.run_config, context.node_config)
+    assert tmp_path / "home/.fedkeel/kept" in PersonalStore.of(client).folder.parents
     (tmp_path / "run").mkdir()
-    assert Keepsake.of(local).folder == tmp_path / "run/personal/client-2"
+    assert PersonalStore.of(client).folder == tmp_path / "run/personal/client-2"
 
 
 @pytest.mark.parametrize("name", ["..", "a/../../b", "a b", "ä", "a\\b"])
 def test_no_clients_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     context = context_of(tmp_path)
-    folder = Keepsake.of(local_of(context.run_config, context.node_config, name)).folder
+    folder = PersonalStore.of(
+        load_client_data(context.run_config, context.node_config, name)
+    ).folder
     assert folder.resolve().parent.name == "personal"
     assert tmp_path.resolve() in folder.resolve().parents
 

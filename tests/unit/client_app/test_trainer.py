@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.trainer import Trained
+from client_app.trainer import TrainingResult
 from common.config import TrainConfig
 from common.data.batches import normalise
 from common.errors import ClientError
@@ -58,7 +58,7 @@ def test_less_than_a_batch_with_drop_last_is_no_step_and_changes_nothing() -> No
     flat = flat_of(Net())
     before = flat.take_weights()
     done = run(flat, pictures(3), TrainConfig(batch_size=8, drop_last=True))
-    assert done == Trained(steps=0, lr_sum=0.0, examples=0, loss=0.0)
+    assert done == TrainingResult(steps=0, lr_sum=0.0, examples=0, loss=0.0)
     assert_array_equal(flat.take_weights(), before)
 
 
