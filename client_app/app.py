@@ -121,7 +121,7 @@ def train_client(message: Message, client: ClientData) -> RecordDict:
         seed=config.seed,
         path=(order.round, client.client_id),
     )
-    reached = flat.seen_weights()
+    reached = flat.weights_view()
     if first is not None and done.steps:
         last = full_gradient(flat, client.data, client.split.train)
         told |= gradient_metrics(first, last, received, reached, done)
@@ -134,7 +134,7 @@ def train_client(message: Message, client: ClientData) -> RecordDict:
         client=client.client_id,
         round=order.round,
         weights=reached,
-        buffers=flat.take_buffers(),
+        buffers=flat.copy_buffers(),
         examples=done.examples,
         steps=done.steps,
         lr_sum=done.lr_sum,

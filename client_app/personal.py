@@ -48,7 +48,7 @@ def train_personal(
             flat, client.data, client.split.train, config.train, rule,
             lr=order.lr, seed=config.seed, path=(order.round, client.client_id),
         )  # fmt: skip
-        own = PersonalModel(order.round, flat.take_weights(), flat.take_buffers())
+        own = PersonalModel(order.round, flat.copy_weights(), flat.copy_buffers())
         values = (own.weights, *own.buffers.values())
         if not all(np.isfinite(value).all() for value in values):
             raise ClientError("its numbers are not finite any more")

@@ -68,7 +68,7 @@ def _serve(grid: Grid, config: RunConfig, folder: RunDir) -> ServerState[object]
         registry = ClientRegistry(config.clients, config.quorum, timeout, logger.info)
         card = meet(grid, registry, config, folder)
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
-        first = FlatCodec(model.layout).pack(model.take_weights(), model.take_buffers())
+        first = FlatCodec(model.layout).pack(model.copy_weights(), model.copy_buffers())
         if registry.are_enrolled:
             refuse_what_no_superlink_carries(model.layout)
         deals = not registry.are_enrolled and config.data.name != OWN  # this machine does

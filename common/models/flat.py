@@ -106,7 +106,7 @@ class FlatModel:
             for name, buffer in own.items():
                 buffer.copy_(torch.from_numpy(np.array(buffers[name])))
 
-    def seen_weights(self) -> Vector:
+    def weights_view(self) -> Vector:
         """Return the weights [d] on the CPU, to be read before the model changes.
 
         Where the model is on the CPU these are its own weights, else a copy.
@@ -115,10 +115,10 @@ class FlatModel:
         flat.flags.writeable = False
         return flat
 
-    def take_weights(self) -> Vector:
+    def copy_weights(self) -> Vector:
         """Return a copy of the weights [d] on the CPU."""
-        return self.seen_weights().copy()
+        return self.weights_view().copy()
 
-    def take_buffers(self) -> dict[str, NDArray[Any]]:
+    def copy_buffers(self) -> dict[str, NDArray[Any]]:
         """Return copies of the buffers, with their dtypes, on the CPU."""
         return {name: b.detach().cpu().numpy().copy() for name, b in _buffers(self.model).items()}

@@ -51,7 +51,7 @@ def trained(
 ) -> Vector:
     flat = flat or flat_on(device)
     train(flat, DATA, ALL, plan, LocalRule(), lr=0.02, seed=1, path=(1, client))
-    return flat.take_weights()
+    return flat.copy_weights()
 
 
 def test_a_step_without_chance_is_that_of_the_cpu() -> None:
@@ -59,7 +59,7 @@ def test_a_step_without_chance_is_that_of_the_cpu() -> None:
     for device in ("cpu", "cuda"):
         flat = flat_on(device, "resnet8")
         train(flat, DATA, ALL, PLAN, LocalRule(), lr=0.02, seed=1, path=(1, "0"))
-        ends.append(flat.take_weights())
+        ends.append(flat.copy_weights())
         ends.append(np.array(evaluate(flat, DATA, ALL).loss_sum / len(ALL)))
     assert_allclose(ends[0], ends[2], **CLOSE)
     assert_allclose(ends[1], ends[3], rtol=1e-2)
@@ -110,7 +110,7 @@ def test_a_graph_leaves_the_statistics_of_normalisations_as_steps_do() -> None:
             nn.init.normal_(parameter, std=0.02, generator=torch.Generator().manual_seed(1))
         flat = FlatModel(model, "cuda")
         trained(plan, flat=flat)
-        ends.append(flat.take_buffers())
+        ends.append(flat.copy_buffers())
     assert ends[0].keys() == ends[1].keys()
     for name, value in ends[0].items():
         assert_allclose(ends[1][name], value, **CLOSE)
@@ -118,7 +118,7 @@ def test_a_graph_leaves_the_statistics_of_normalisations_as_steps_do() -> None:
 
 def test_a_graph_is_captured_once_for_a_model_and_goes_with_it() -> None:
     flat = flat_on("cuda")
-    start = flat.take_weights()
+    start = flat.copy_weights()
     one = trained(GRAPH, flat=flat)
     flat.load(start, {})
     assert_allclose(trained(GRAPH, flat=flat), one, **CLOSE)

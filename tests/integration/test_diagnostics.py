@@ -41,12 +41,12 @@ def test_the_drift_of_a_round_is_that_of_what_its_clients_computed(carried_out: 
         client = load_client_data(config.to_flat(), node, client_id)
         model = build(config.model, client.data.shape, len(client.data.classes), seed=config.seed)
         flat = FlatModel(model)
-        sent = flat.take_weights()
+        sent = flat.copy_weights()
         train(
             flat, client.data, client.split.train, config.train, LocalRule(),
             lr=config.train.lr, seed=config.seed, path=(1, client_id),
         )  # fmt: skip
-        moves.append(sent - flat.take_weights())
+        moves.append(sent - flat.copy_weights())
     expected, told = drift_diversity(moves, flat.layout), ran.records[0].diagnostics["drift"]
     assert told["whole"] == pytest.approx(expected.whole, rel=1e-6)
     assert told["layers"] == pytest.approx(dict(expected.layers), rel=1e-6)

@@ -55,7 +55,7 @@ def order_of(kind: str, *, number: int = 1, method: str = "fedavg", lr: float = 
     flat = flat_model()
     rule = METHODS[method]()
     server_payload = rule.server_payload(rule.init(flat.layout), "2")
-    arrays = FlatCodec(flat.layout).pack(flat.take_weights(), {})
+    arrays = FlatCodec(flat.layout).pack(flat.copy_weights(), {})
     config = Order(number, lr, flat.layout.digest, server_payload).config()
     return Message(RecordDict({ARRAYS: arrays, CONFIG: config}), 1003, kind)
 
@@ -85,7 +85,7 @@ def test_training_takes_the_counted_steps_and_returns_what_the_method_needs(meth
     assert {k: len(v) for k, v in reply.client_payload.items()} == rule.expected_payload(
         rule.init(layout)
     )
-    assert not np.array_equal(reply.weights, flat_model().take_weights())
+    assert not np.array_equal(reply.weights, flat_model().copy_weights())
     assert set(reply.metrics) == {"loss", "seconds", *rule.needs}
 
 
@@ -109,7 +109,7 @@ def test_the_first_variate_is_the_mean_gradient_of_the_steps_taken(method: str) 
     reply, layout = trained(context_of(run={"method": method}), method=method), flat_model().layout
     rule = METHODS[method]()
     block = rule.local_rule(rule.server_payload(rule.init(layout), "2"), layout).block
-    moved = block.take(flat_model().take_weights() - reply.weights)
+    moved = block.take(flat_model().copy_weights() - reply.weights)
     np.testing.assert_allclose(
         reply.client_payload["variate"], moved / reply.lr_sum, rtol=1e-5, atol=1e-7
     )
@@ -130,7 +130,7 @@ def test_the_same_order_gets_the_same_bits_from_a_client_that_holds_nothing(meth
 def test_the_orders_learning_rate_is_used_and_not_the_configs() -> None:
     still = trained(context_of(), lr=1e-12)
     assert still.lr_sum == pytest.approx(still.steps * 1e-12)
-    np.testing.assert_allclose(still.weights, flat_model().take_weights(), atol=1e-8)
+    np.testing.assert_allclose(still.weights, flat_model().copy_weights(), atol=1e-8)
 
 
 def test_evaluation_counts_the_clients_own_test_samples() -> None:

@@ -45,13 +45,13 @@ def local_at(client: int = 2, **run: Any) -> ClientData:
     """A client whose thread holds the first model."""
     context = context_of(client, **run)
     client = load_client_data(context.run_config, context.node_config)
-    client.flat.load(first().take_weights(), {})
+    client.flat.load(first().copy_weights(), {})
     return client
 
 
 def order_of(kind: str, asks: Mapping[str, Any], weights: Vector | None = None) -> Message:
     flat = first()
-    arrays = FlatCodec(flat.layout).pack(flat.take_weights() if weights is None else weights, {})
+    arrays = FlatCodec(flat.layout).pack(flat.copy_weights() if weights is None else weights, {})
     config = Order(1, 0.1, flat.layout.digest).config()
     return Message(
         RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config, **asks})}), 1003, kind
@@ -137,12 +137,12 @@ def test_outputs_are_the_models_own_without_dropout_and_batch_statistics(
 ) -> None:
     net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), Dropout(0.9), nn.Linear(16, 3))
     flat, data = FlatModel(net), pictures(30)
-    before = flat.take_buffers()
+    before = flat.copy_buffers()
     chosen = np.arange(5, 30)
     whole = logits_of(flat, data, chosen)
     monkeypatch.setattr(evaluator, "BATCH", 4)
     assert_allclose(logits_of(flat, data, chosen), whole, atol=1e-6)
     assert (whole.shape, whole.dtype) == ((25, 3), np.float64)
-    for name, value in flat.take_buffers().items():
+    for name, value in flat.copy_buffers().items():
         assert_array_equal(value, before[name])
     assert not torch.is_inference_mode_enabled()

@@ -64,7 +64,7 @@ def test_a_capture_draws_nothing_and_counts_no_batch(no_cuda: None) -> None:
             )
             compute_gradient = captured
         losses = [compute_gradient(*batch).item() for batch in BATCHES]
-        ends.append({"losses": losses, "gradient": flat.gradient.numpy(), **flat.take_buffers()})
+        ends.append({"losses": losses, "gradient": flat.gradient.numpy(), **flat.copy_buffers()})
     assert_same(*ends)
 
 

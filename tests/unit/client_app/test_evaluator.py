@@ -36,8 +36,8 @@ def test_flb_19_no_samples_are_no_error_and_no_nan() -> None:
 def test_dropout_is_off_and_statistics_are_not_updated() -> None:
     net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), Dropout(0.9), nn.Linear(16, 3))
     flat, data = FlatModel(net), pictures(30)
-    before = flat.take_buffers()
+    before = flat.copy_buffers()
     one, other = (evaluate(flat, data, np.arange(30)) for _ in range(2))
     assert one == other
-    for name, value in flat.take_buffers().items():
+    for name, value in flat.copy_buffers().items():
         assert_array_equal(value, before[name])

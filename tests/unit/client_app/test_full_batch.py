@@ -30,11 +30,11 @@ def test_it_is_one_step_along_the_exact_gradient(count: int, plan: TrainConfig) 
     images = normalise(torch.from_numpy(data.images), data.mean, data.std)
     loss = cross_entropy(flat.model(images), torch.from_numpy(data.labels))
     loss.backward()
-    gradient, before = flat.gradient.numpy().copy(), flat.take_weights()
+    gradient, before = flat.gradient.numpy().copy(), flat.copy_weights()
     done = run(flat, data, plan, WHOLE, lr=0.25)
     assert (done.steps, done.examples, done.lr_sum) == (1, count, 0.25)
     assert done.loss == pytest.approx(loss.item(), rel=1e-6)
-    assert_allclose(before - flat.take_weights(), 0.25 * gradient, rtol=0, atol=1e-6)
+    assert_allclose(before - flat.copy_weights(), 0.25 * gradient, rtol=0, atol=1e-6)
 
 
 def test_that_is_how_fedlf_trains_when_it_is_as_released() -> None:
@@ -48,17 +48,17 @@ def test_that_is_how_fedlf_trains_when_it_is_as_released() -> None:
 
 def test_a_client_without_samples_takes_no_step() -> None:
     flat = flat_of(Net())
-    before = flat.take_weights()
+    before = flat.copy_weights()
     assert run(flat, pictures(5), PLAN, WHOLE, count=0) == TrainingResult(0, 0.0, 0, 0.0)
-    assert_array_equal(flat.take_weights(), before)
+    assert_array_equal(flat.copy_weights(), before)
 
 
 def test_dropout_and_batch_statistics_are_as_in_training() -> None:
     still, dropped = flat_of(Net()), flat_of(Net(Dropout(0.5)))
     for flat in (still, dropped):
         run(flat, pictures(40), PLAN, WHOLE)
-    assert not np.allclose(still.take_weights(), dropped.take_weights())
+    assert not np.allclose(still.copy_weights(), dropped.copy_weights())
     normed = flat_of(Net(nn.BatchNorm1d(16)))
-    before = normed.take_buffers()["features.1.running_mean"]
+    before = normed.copy_buffers()["features.1.running_mean"]
     run(normed, pictures(40), replace(PLAN, batch_size=1), WHOLE)
-    assert not np.array_equal(normed.take_buffers()["features.1.running_mean"], before)
+    assert not np.array_equal(normed.copy_buffers()["features.1.running_mean"], before)

@@ -37,11 +37,11 @@ def test_it_is_the_gradient_of_the_mean_loss_however_it_is_cut(
 def test_dropout_is_off_and_neither_weights_nor_statistics_change() -> None:
     middle = nn.Sequential(Dropout(0.5), nn.BatchNorm1d(16))
     flat = flat_of(Net(middle))
-    weights, buffers = flat.take_weights(), flat.take_buffers()
+    weights, buffers = flat.copy_weights(), flat.copy_buffers()
     chance = torch.get_rng_state()
     assert_array_equal(full_gradient(flat, DATA, ALL), full_gradient(flat, DATA, ALL))
-    assert_array_equal(flat.take_weights(), weights)
-    for name, buffer in flat.take_buffers().items():
+    assert_array_equal(flat.copy_weights(), weights)
+    for name, buffer in flat.copy_buffers().items():
         assert_array_equal(buffer, buffers[name])
     assert torch.equal(torch.get_rng_state(), chance)
 
@@ -52,15 +52,15 @@ def test_training_takes_the_same_steps_after_it(batch_size: int) -> None:
     full_gradient(asked, DATA, ALL)
     plan = TrainConfig(batch_size=batch_size, momentum=0.9)
     assert run(plain, DATA, plan) == run(asked, DATA, plan)
-    assert_array_equal(plain.take_weights(), asked.take_weights())
+    assert_array_equal(plain.copy_weights(), asked.copy_weights())
 
 
 def told(plan: TrainConfig, lr: float = 0.1) -> dict[str, float]:
     flat = flat_of(Net())
-    received, first = flat.take_weights(), full_gradient(flat, DATA, ALL)
+    received, first = flat.copy_weights(), full_gradient(flat, DATA, ALL)
     done = run(flat, DATA, plan, lr=lr)
     last = full_gradient(flat, DATA, ALL)
-    return gradient_metrics(first, last, received, flat.take_weights(), done)
+    return gradient_metrics(first, last, received, flat.copy_weights(), done)
 
 
 def test_one_step_on_all_samples_is_the_full_gradient_and_several_are_not() -> None:

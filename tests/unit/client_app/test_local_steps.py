@@ -59,7 +59,7 @@ def by_the_book(
                     velocity[k] = momentum * velocity[k] + g
                     p.sub_(steps_at(number) * torch.where(free, velocity[k], g))
             number += 1
-    return flat.take_weights()
+    return flat.copy_weights()
 
 
 RULES: dict[str, tuple[dict[str, float], Callable[[FlatModel], LocalRule]]] = {
@@ -95,7 +95,7 @@ def test_training_is_the_formula_step_by_step(what: str, lr: Callable[[int], flo
     done = run(ours, data, plan, rule, lr=lr)
     expected = by_the_book(book, data, rule, steps_at=lr, plan=plan, momentum=momentum)
     assert done.steps == 6
-    assert_allclose(ours.take_weights(), expected, atol=2e-6)
+    assert_allclose(ours.copy_weights(), expected, atol=2e-6)
 
 
 class TwoNumbers(nn.Module):
@@ -118,9 +118,9 @@ def round_by_the_optimiser(
         flat.load(state.weights, {})
         optimiser = _Optimiser(flat, PLAN, method.local_rule(server_payload, flat.layout))
         for _ in range(2):
-            flat.gradient.copy_(torch.from_numpy(problem.gradient(flat.take_weights())))
+            flat.gradient.copy_(torch.from_numpy(problem.gradient(flat.copy_weights())))
             optimiser.step(0.1)
-        reached = flat.take_weights()
+        reached = flat.copy_weights()
         client_payload = method.client_payload(
             server_payload, flat.layout, state.weights, reached, 0.2
         )
@@ -179,12 +179,12 @@ def test_flb_14_one_step_over_all_samples_gives_the_exact_gradient(
     gradient = block.take(flat.gradient.numpy().copy())
     server_payload = method.server_payload(method.init(flat.layout), "0")
     assert not server_payload[SHIFT].any()
-    before = flat.take_weights()
+    before = flat.copy_weights()
     rule = method.local_rule(server_payload, flat.layout)
     done = run(flat, data, TrainConfig(batch_size=20), rule, lr=1.0)
     assert done.steps == 1
     sent = method.client_payload(
-        server_payload, flat.layout, before, flat.take_weights(), done.lr_sum
+        server_payload, flat.layout, before, flat.copy_weights(), done.lr_sum
     )
     assert_allclose(sent[VARIATE], gradient, atol=1e-6)
 
@@ -192,7 +192,7 @@ def test_flb_14_one_step_over_all_samples_gives_the_exact_gradient(
 def test_flb_14_a_rate_that_halves_mid_round_counts_with_the_sum_of_the_rates() -> None:
     """A constant gradient is recovered exactly; with K times the first rate it would not be."""
     method, flat = Scaffold(), FlatModel(TwoNumbers())
-    before = flat.take_weights()
+    before = flat.copy_weights()
     rule = method.local_rule(method.server_payload(method.init(flat.layout), "0"), flat.layout)
     optimiser = _Optimiser(flat, PLAN, rule)
     rates = [0.1] * 5 + [0.05] * 5
@@ -201,7 +201,7 @@ def test_flb_14_a_rate_that_halves_mid_round_counts_with_the_sum_of_the_rates() 
         optimiser.step(rate)
     server_payload = {SHIFT: np.zeros(2)}
     sent = method.client_payload(
-        server_payload, flat.layout, before, flat.take_weights(), sum(rates)
+        server_payload, flat.layout, before, flat.copy_weights(), sum(rates)
     )
     assert_allclose(sent[VARIATE], (3, -2), rtol=1e-12)
     data = pictures(80)
@@ -217,7 +217,7 @@ def test_flb_14_fifty_rounds_on_ten_very_uneven_clients_stay_finite(
     data = pictures(sum(sizes))
     ends = np.cumsum(sizes)
     flat = flat_of(Net())
-    state = ServerState.first(flat.layout, flat.take_weights(), {}, method)
+    state = ServerState.first(flat.layout, flat.copy_weights(), {}, method)
     plan, losses = TrainConfig(batch_size=128), []
     for number in range(1, 51):
         updates, total = [], 0.0
@@ -232,7 +232,7 @@ def test_flb_14_fifty_rounds_on_ten_very_uneven_clients_stay_finite(
                 method.local_rule(server_payload, flat.layout), lr=0.1, seed=1,
                 path=(number, client),
             )  # fmt: skip
-            reached = flat.take_weights()
+            reached = flat.copy_weights()
             client_payload = method.client_payload(
                 server_payload, flat.layout, state.weights, reached, done.lr_sum
             )

@@ -191,7 +191,7 @@ def own(context: Context, until: int = 99) -> PersonalModel:
 
 
 def test_the_reply_is_fedavgs_and_the_own_model_stays_here(tmp_path: Path) -> None:
-    weights = flat_model().take_weights()
+    weights = flat_model().copy_weights()
     ditto = trained(context_of(tmp_path), 1, weights)
     fedavg = trained(context_of(tmp_path, method="fedavg"), 1, weights)
     assert_same(ditto.weights, fedavg.weights)
@@ -203,7 +203,7 @@ def test_the_reply_is_fedavgs_and_the_own_model_stays_here(tmp_path: Path) -> No
 def test_with_lambda_0_the_own_model_is_trained_alone(tmp_path: Path) -> None:
     """Its first round is the client's half of FedAvg; the second goes on from there."""
     context = context_of(tmp_path, **{"ditto.lam": 0.0})
-    first = trained(context, 1, flat_model().take_weights())
+    first = trained(context, 1, flat_model().copy_weights())
     assert_same(own(context).weights, first.weights)
     trained(context, 2, np.zeros_like(first.weights))  # whatever the server sends
     alone = trained(context, 2, first.weights)
@@ -211,7 +211,7 @@ def test_with_lambda_0_the_own_model_is_trained_alone(tmp_path: Path) -> None:
 
 
 def test_the_larger_lambda_the_nearer_the_own_model_is(tmp_path: Path) -> None:
-    weights, gaps = flat_model().take_weights(), []
+    weights, gaps = flat_model().copy_weights(), []
     for lam in (0.0, 1.0, 10.0):
         context = context_of(tmp_path / str(lam), **{"ditto.lam": lam})
         for number in (1, 2, 3):
@@ -222,7 +222,7 @@ def test_the_larger_lambda_the_nearer_the_own_model_is(tmp_path: Path) -> None:
 
 
 def test_a_round_that_is_done_again_gives_the_same_own_model(tmp_path: Path) -> None:
-    context, weights = context_of(tmp_path), flat_model().take_weights()
+    context, weights = context_of(tmp_path), flat_model().copy_weights()
     for number in (1, 3, 4):
         trained(context, number, weights)
     first = own(context)
@@ -232,7 +232,7 @@ def test_a_round_that_is_done_again_gives_the_same_own_model(tmp_path: Path) -> 
 
 
 def test_evaluation_counts_both_models_apart(tmp_path: Path) -> None:
-    context, weights = context_of(tmp_path), flat_model().take_weights()
+    context, weights = context_of(tmp_path), flat_model().copy_weights()
     before = evaluated(context, 0, weights)
     assert before[PERSONAL_ROUND] == 0
     assert before[PERSONAL + CORRECT] == before[CORRECT]  # it would start as the one received
@@ -246,7 +246,7 @@ def test_evaluation_counts_both_models_apart(tmp_path: Path) -> None:
 
 
 def test_clients_runs_and_nodes_do_not_share_own_models(tmp_path: Path) -> None:
-    weights = flat_model().take_weights()
+    weights = flat_model().copy_weights()
     contexts = [
         context_of(tmp_path, client=1),
         context_of(tmp_path, client=2),
@@ -285,7 +285,7 @@ def test_no_clients_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> N
 def test_an_own_model_that_diverges_starts_again_as_the_one_received(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context, weights = context_of(tmp_path), flat_model().take_weights()
+    context, weights = context_of(tmp_path), flat_model().copy_weights()
     trained(context, 1, weights)
 
     def diverge(*args: Any, **more: Any) -> None:

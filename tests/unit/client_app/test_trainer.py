@@ -56,10 +56,10 @@ def test_samples_that_drop_last_never_reached_are_not_counted() -> None:
 
 def test_less_than_a_batch_with_drop_last_is_no_step_and_changes_nothing() -> None:
     flat = flat_of(Net())
-    before = flat.take_weights()
+    before = flat.copy_weights()
     done = run(flat, pictures(3), TrainConfig(batch_size=8, drop_last=True))
     assert done == TrainingResult(steps=0, lr_sum=0.0, examples=0, loss=0.0)
-    assert_array_equal(flat.take_weights(), before)
+    assert_array_equal(flat.copy_weights(), before)
 
 
 NORMED = {
@@ -77,24 +77,24 @@ def test_flb_20_no_client_is_too_small_for_batch_normalisation(
     """A last batch of one sample joins the one before it; a single sample uses old statistics."""
     flat, data = flat_of(NORMED[model]()), pictures(count)
     server_payload = method.server_payload(method.init(flat.layout), "0")
-    before = flat.take_weights()
+    before = flat.copy_weights()
     plan = TrainConfig(batch_size=32)
     done = run(flat, data, plan, method.local_rule(server_payload, flat.layout))
     assert (done.steps, done.examples) == (steps, count)
-    assert np.isfinite(flat.take_weights()).all()
-    assert not np.array_equal(flat.take_weights(), before)
-    assert all(np.isfinite(b).all() for b in flat.take_buffers().values())
+    assert np.isfinite(flat.copy_weights()).all()
+    assert not np.array_equal(flat.copy_weights(), before)
+    assert all(np.isfinite(b).all() for b in flat.copy_buffers().values())
 
 
 @pytest.mark.parametrize("model", NORMED)
 def test_flb_20_batches_of_one_train_with_the_running_statistics(model: str) -> None:
     flat = flat_of(NORMED[model]())
-    before = flat.take_buffers()
+    before = flat.copy_buffers()
     done = run(flat, pictures(5), TrainConfig(batch_size=1))
     assert (done.steps, done.examples) == (5, 5)
-    assert_same(flat.take_buffers(), before)
+    assert_same(flat.copy_buffers(), before)
     assert run(flat, pictures(8), TrainConfig(batch_size=4)).steps == 2
-    assert not np.array_equal(*(next(arrays_in(b)) for b in (flat.take_buffers(), before)))
+    assert not np.array_equal(*(next(arrays_in(b)) for b in (flat.copy_buffers(), before)))
 
 
 def test_the_loss_is_the_mean_over_the_samples() -> None:
@@ -118,7 +118,7 @@ def test_bfloat16_is_used_in_the_layers_and_nowhere_else() -> None:
     assert flat.weights.dtype == flat.gradient.dtype == torch.float32
     assert done.loss == pytest.approx(reference.loss, rel=2e-2)
     assert done.loss != reference.loss
-    np.testing.assert_allclose(flat.take_weights(), exact.take_weights(), atol=2e-3)
+    np.testing.assert_allclose(flat.copy_weights(), exact.copy_weights(), atol=2e-3)
 
 
 @pytest.mark.parametrize("middle", [Dropout(0.5), nn.BatchNorm1d(16)])
@@ -127,7 +127,7 @@ def test_bfloat16_gives_the_same_bits_again(middle: nn.Module) -> None:
     for _ in range(2):
         flat = flat_of(Net(copy.deepcopy(middle)))
         run(flat, pictures(40), replace(PLAN, precision="bfloat16"))
-        ends.append(flat.take_weights())
+        ends.append(flat.copy_weights())
     assert_array_equal(*ends)
 
 
@@ -136,7 +136,7 @@ def test_on_a_cpu_a_cuda_graph_changes_nothing() -> None:
     for plan in (PLAN, replace(PLAN, cuda_graph=True)):
         flat = flat_of(Net(Dropout(0.5)))
         run(flat, pictures(40), plan)
-        ends.append(flat.take_weights())
+        ends.append(flat.copy_weights())
     assert_array_equal(*ends)
 
 
@@ -149,7 +149,7 @@ def test_the_address_decides_everything_that_is_drawn() -> None:
     def trained(path: tuple[int | str, ...]) -> Vector:
         flat = flat_of(Net(Dropout(0.5)))
         run(flat, data, plan, path=path)
-        return flat.take_weights()
+        return flat.copy_weights()
 
     torch.manual_seed(1)
     one = trained((1, "0"))
@@ -175,12 +175,12 @@ def test_layers_drop_different_elements() -> None:
 def test_momentum_does_not_leak_into_the_next_round() -> None:
     plan, data = replace(PLAN, momentum=0.9), pictures(20)
     fresh, used = flat_of(Net()), flat_of(Net())
-    start = used.take_weights()
+    start = used.copy_weights()
     run(used, data, plan)
     used.load(start, {})
     run(used, data, plan)
     run(fresh, data, plan)
-    assert_array_equal(used.take_weights(), fresh.take_weights())
+    assert_array_equal(used.copy_weights(), fresh.copy_weights())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -188,7 +188,7 @@ def test_flb_10_a_loss_that_is_not_finite_is_told_with_the_first_step_that_has_i
     bad: float,
 ) -> None:
     flat = flat_of(Net())
-    weights = flat.take_weights()
+    weights = flat.copy_weights()
     weights[-1] = bad
     flat.load(weights, {})
     with pytest.raises(ClientError, match=r"the loss became nan in local step 1 \(lr 0\.25\)"):

@@ -37,9 +37,9 @@ def own_model(problem: Quadratic, lam: float, steps: int, start: Any = (0.0, 0.0
     rule = LocalRule(proximal_weight=lam, anchor=RECEIVED)
     optimiser = _Optimiser(flat, TrainConfig(), rule)
     for _ in range(steps):
-        flat.gradient.copy_(torch.from_numpy(problem.gradient(flat.take_weights())))
+        flat.gradient.copy_(torch.from_numpy(problem.gradient(flat.copy_weights())))
         optimiser.step(0.1)
-    return flat.take_weights()
+    return flat.copy_weights()
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ def test_a_layer_is_a_module_and_a_group_norm_belongs_to_its_convolution(
 @pytest.mark.parametrize("name", MODELS)
 def test_first_weights_depend_on_the_seed_alone(name: str) -> None:
     torch.manual_seed(1)
-    one = FlatModel(build(name, (3, 32, 32), 10, seed=5)).take_weights()
+    one = FlatModel(build(name, (3, 32, 32), 10, seed=5)).copy_weights()
     torch.manual_seed(2)
-    same = FlatModel(build(name, (3, 32, 32), 10, seed=5)).take_weights()
-    other = FlatModel(build(name, (3, 32, 32), 10, seed=6)).take_weights()
+    same = FlatModel(build(name, (3, 32, 32), 10, seed=5)).copy_weights()
+    other = FlatModel(build(name, (3, 32, 32), 10, seed=6)).copy_weights()
     assert_array_equal(one, same)
     assert (one != other).mean() > 0.9
 
@@ -156,12 +156,12 @@ def test_load_and_take_round_trip_with_buffers() -> None:
         "1.num_batches_tracked": np.array(7),
     }
     flat.load(weights, buffers)
-    seen, copy = flat.seen_weights(), flat.take_weights()
+    seen, copy = flat.weights_view(), flat.copy_weights()
     assert not seen.flags.writeable
     flat.weights += 1
     assert_array_equal(seen, weights + 1)  # on a CPU it is the model's own
     assert_array_equal(copy, weights)
-    taken = flat.take_buffers()
+    taken = flat.copy_buffers()
     assert taken["1.num_batches_tracked"].shape == ()
     assert taken["1.num_batches_tracked"].dtype == np.int64
     for name, value in buffers.items():

@@ -59,7 +59,7 @@ def net(size: int) -> FlatModel:
 
 
 def played(cohort: Cohort, method: Method[Any], model: FlatModel) -> tuple[Any, Step[Any]]:
-    state = ServerState.first(model.layout, model.take_weights(), {}, method)
+    state = ServerState.first(model.layout, model.copy_weights(), {}, method)
     return state, method.aggregate(cohort, state.method, model.layout)
 
 
