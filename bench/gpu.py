@@ -33,7 +33,7 @@ from client_app.device import why_no_gpu
 from client_app.trainer import train
 from common.config import MODEL_NAMES, TrainConfig
 from common.data import Dataset
-from common.data import batch_slices as on_device
+from common.data import batches as on_device
 from common.data.batches import normalise
 from common.malloc import keep_freed_memory
 from common.methods import LocalRule

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.cifar import CIFAR10, PIXELS
+from common.data.sources.cifar import CIFAR10, PIXELS
 from common.rng import stream
 
 CLASSES, SIDE, TILE = 10, 32, 4

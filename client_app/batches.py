@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data.batches import Draws, augment, pictures
+from common.data.batches import RandomCrops, augment, load_images
 from common.data.dataset import Dataset
 from common.rng import stream
 
@@ -65,13 +65,15 @@ class TrainingBatches:
         order, step = self._order(number), number * len(self.spans)
         for piece in self._pieces():
             start, stop = piece[0].start, piece[-1].stop
-            pixels, labels = pictures(self.data, order[start:stop], self.device)
+            pixels, labels = load_images(self.data, order[start:stop], self.device)
             if self.augment:
                 draws = [
-                    Draws.of(span.stop - span.start, stream(self.seed, "augment", *self.path, k))
+                    RandomCrops.draw(
+                        span.stop - span.start, stream(self.seed, "augment", *self.path, k)
+                    )
                     for k, span in enumerate(piece, start=step)
                 ]
-                pixels = augment(pixels, Draws.joined(draws), flip=self.data.flip)
+                pixels = augment(pixels, RandomCrops.concatenate(draws), flip=self.data.flip)
             for span in piece:
                 here = slice(span.start - start, span.stop - start)
                 yield pixels[here], labels[here]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from common.data.batches import normalise, pictures
+from common.data.batches import load_images, normalise
 from common.data.dataset import Dataset
 from common.models import FlatModel
 
@@ -55,5 +55,5 @@ def outputs_in_batches(
     size = GPU_BATCH if flat.device.type == "cuda" else BATCH
     for start in range(0, len(indices), size):
         chosen = indices[start : start + size]
-        pixels, labels = pictures(data, chosen, flat.device)
+        pixels, labels = load_images(data, chosen, flat.device)
         yield flat.outputs(normalise(pixels, data.mean, data.std)), labels

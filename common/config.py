@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from common.data.folders import FolderOptions
+from common.data.image_folder.folder_options import FolderOptions
 from common.data.partition import PARTITIONS, PartitionOptions
 from common.data.sources import FOLDER, OWN, SOURCES
 from common.data.splits import MIN_TEST

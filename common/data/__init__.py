@@ -1,8 +1,13 @@
 """Data: sources, partitions, splits, batches. `common.data.batches` is the only one with torch."""
 
 from common.data.dataset import Dataset
-from common.data.folders import FolderOptions, load_folder, own_options
-from common.data.inspection import FolderReport, inspect_folder
+from common.data.image_folder import (
+    FolderOptions,
+    FolderReport,
+    inspect_folder,
+    load_folder,
+    own_options,
+)
 from common.data.partition import PARTITIONS, PartitionOptions, deal
 from common.data.sources import FOLDER, OWN, load
 from common.data.splits import Split, federate, split_client, split_own

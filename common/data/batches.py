@@ -17,7 +17,7 @@ PAD = 4  # pixels around a picture out of which crops are taken
 RESIDENT_SHARE = 0.25  # of a GPU's free memory, which a whole data set may take
 
 
-def pictures(
+def load_images(
     data: Dataset, chosen: NDArray[np.int64], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return the chosen pictures, uint8 [b, c, h, w], and their labels, int64 [b], on a device.
@@ -72,7 +72,7 @@ def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)
 
 
-class Draws(NamedTuple):
+class RandomCrops(NamedTuple):
     """Where pictures are cropped, [n] each, and which of them are mirrored."""
 
     tops: NDArray[np.int64]
@@ -80,7 +80,7 @@ class Draws(NamedTuple):
     mirrored: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, count: int, rng: np.random.Generator, *, pad: int = PAD) -> "Draws":
+    def draw(cls, count: int, rng: np.random.Generator, *, pad: int = PAD) -> "RandomCrops":
         """Draw for `count` pictures; from an addressed generator, so on no device.
 
         Args:
@@ -92,12 +92,12 @@ class Draws(NamedTuple):
         return cls(tops, lefts, rng.random(count) < 0.5)
 
     @classmethod
-    def joined(cls, draws: Sequence["Draws"]) -> "Draws":
+    def concatenate(cls, draws: Sequence["RandomCrops"]) -> "RandomCrops":
         """Return the draws for the pictures of all, one after another."""
         return cls(*map(np.concatenate, zip(*draws, strict=True)))
 
 
-def augment(batch: Tensor, draws: Draws, *, pad: int = PAD, flip: bool = True) -> Tensor:
+def augment(batch: Tensor, draws: RandomCrops, *, pad: int = PAD, flip: bool = True) -> Tensor:
     """Crop each picture as drawn out of its zero-padded self, and mirror those that are drawn.
 
     Meant for the uint8 batch before `normalise`, so that the padding is black.

@@ -86,12 +86,12 @@ def judge_folder(path: Path, report: Any, *, has_list: bool) -> Iterator[Finding
         report: a common.data.FolderReport.
         has_list: whether the federation's class list was known.
     """
-    from common.data.scan import shown
+    from common.data.image_folder.scan import printable_name
 
     for problem in report.problems:
         yield Finding("data", "problem", problem, MEND)
     parts = [
-        f"{part}: {', '.join(f'{shown(name)} {count}' for name, count in counts.items())}"
+        f"{part}: {', '.join(f'{printable_name(name)} {count}' for name, count in counts.items())}"
         for part, counts in report.counts.items()
         if any(counts.values())
     ]
@@ -107,10 +107,10 @@ def judge_folder(path: Path, report: Any, *, has_list: bool) -> Iterator[Finding
         )
     )
     if missing:
-        remedy = remedy or f"no picture to train on of: {', '.join(map(shown, missing))}"
+        remedy = remedy or f"no picture to train on of: {', '.join(map(printable_name, missing))}"
     yield Finding("data", verdict, sentence + "; ".join(parts), remedy)
     if report.skipped and not any(report.skipped[0][0] in each for each in report.problems):
-        lines = [f"{shown(name)}: {reason}" for name, reason in report.skipped[:LISTED]]
+        lines = [f"{printable_name(name)}: {reason}" for name, reason in report.skipped[:LISTED]]
         more = len(report.skipped) - len(lines)
         lines += [f"and {more} more"] if more else []
         said = "\n  ".join([f"{len(report.skipped)} files cannot be used:", *lines])

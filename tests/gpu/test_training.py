@@ -134,11 +134,11 @@ def test_a_data_set_without_room_on_the_gpu_comes_in_pieces(
     device = torch.device("cuda")
     stays = replace(DATA)
     chosen = np.array([3, 200, 3])
-    here = batches.pictures(stays, chosen, device)
+    here = batches.load_images(stays, chosen, device)
     assert batches._resident(stays, device) is not None
     monkeypatch.setattr(batches, "RESIDENT_SHARE", 0.0)
     comes = replace(DATA)
-    away = batches.pictures(comes, chosen, device)
+    away = batches.load_images(comes, chosen, device)
     assert batches._resident(comes, device) is None
     for one, other in zip(here, away, strict=True):
         assert torch.equal(one, other)

@@ -9,7 +9,7 @@ import torch
 
 from client_app import batches as batches_module
 from client_app.batches import TrainingBatches, batch_slices
-from common.data.batches import Draws, augment
+from common.data.batches import RandomCrops, augment
 from common.rng import stream
 from tests.builders import pictures
 
@@ -73,7 +73,7 @@ def test_the_pieces_in_which_an_epoch_comes_change_nothing(
 
 def test_a_steps_augmentation_is_drawn_from_its_number_in_the_training() -> None:
     plain, shown = list(FEED.epoch(1)), list(replace(FEED, augment=True).epoch(1))
-    draws = Draws.of(8, stream(1, "augment", 2, "0", 5 + 2))  # five steps an epoch
+    draws = RandomCrops.draw(8, stream(1, "augment", 2, "0", 5 + 2))  # five steps an epoch
     assert torch.equal(shown[2][0], augment(plain[2][0], draws, flip=DATA.flip))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from common.data.batches import Draws, augment, normalise
+from common.data.batches import RandomCrops, augment, normalise
 from common.errors import DataError
 from common.rng import stream
 
@@ -41,7 +41,7 @@ def test_augment_is_pad_crop_flip(pad: int, flip: bool) -> None:
         padded = np.pad(picture, ((0, 0), (pad, pad), (pad, pad)))
         crop = padded[:, tops[i] : tops[i] + 6, lefts[i] : lefts[i] + 5]
         slow[i] = crop[:, :, ::-1] if flip and mirrored[i] else crop
-    result = augment(batch, Draws.of(40, stream(1, "augment"), pad=pad), pad=pad, flip=flip)
+    result = augment(batch, RandomCrops.draw(40, stream(1, "augment"), pad=pad), pad=pad, flip=flip)
     assert result.dtype == torch.uint8
     assert_array_equal(result.numpy(), slow)
     assert mirrored.any()
@@ -50,7 +50,7 @@ def test_augment_is_pad_crop_flip(pad: int, flip: bool) -> None:
 
 def test_augment_crops_alike_with_and_without_flips() -> None:
     batch = pictures()
-    draws = Draws.of(len(batch), stream(2, "augment"))
+    draws = RandomCrops.draw(len(batch), stream(2, "augment"))
     straight, flipped = (augment(batch, draws, flip=flip) for flip in (False, True))
     for one, other in zip(straight, flipped, strict=True):
         assert torch.equal(one, other) or torch.equal(one.flip(-1), other)
@@ -59,7 +59,7 @@ def test_augment_crops_alike_with_and_without_flips() -> None:
 def test_augment_leaves_its_input_alone_and_takes_empty_batches() -> None:
     batch = pictures()
     before = batch.clone()
-    augment(batch, Draws.of(len(batch), stream(0, "augment")))
+    augment(batch, RandomCrops.draw(len(batch), stream(0, "augment")))
     assert torch.equal(batch, before)
-    assert augment(batch[:0], Draws.of(0, stream(0, "augment"))).shape == (0, 3, 6, 5)
+    assert augment(batch[:0], RandomCrops.draw(0, stream(0, "augment"))).shape == (0, 3, 6, 5)
     assert normalise(batch[:0], (0.5,) * 3, (0.5,) * 3).shape == (0, 3, 6, 5)

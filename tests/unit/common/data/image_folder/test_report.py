@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from common.data import FolderOptions, inspect_folder, load_folder, own_options
-from common.data import folders as reading
+from common.data.image_folder import decode as reading
 from common.errors import DataError
-from tests.unit.common.data.pictures import pets, picture
+from tests.unit.common.data.image_folder.images import pets, picture
 
 FEDERATION = own_options(("cat", "dog", "zebra"), size=8, channels=3)
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.data import FolderOptions, folders, load_folder
-from common.data.folders import LISTED
+from common.data import FolderOptions, load_folder
+from common.data.image_folder import decode as folders
+from common.data.image_folder.decode import LISTED
 from common.errors import DataError
-from tests.unit.common.data.pictures import pets, picture, pipe, spoil
+from tests.unit.common.data.image_folder.images import pets, picture, pipe, spoil
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 
 
 def run(script: str, *arguments: object) -> str:
@@ -59,7 +60,7 @@ def test_flb_23_a_file_that_may_not_be_read_is_listed() -> None:
 import os, tempfile
 from pathlib import Path
 from common.data import load_folder
-from tests.unit.common.data.pictures import pets
+from tests.unit.common.data.image_folder.images import pets
 with tempfile.TemporaryDirectory() as name:
     place = Path(name)
     load_folder(pets(place / "warm", train=20))  # has imported what it needs

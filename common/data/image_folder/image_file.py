@@ -37,7 +37,7 @@ INTEGER_PEAKS = (4095, 65535, 2**31 - 1)
 Size: TypeAlias = tuple[int, int]  # height, width
 
 
-class UnusablePictureError(Exception):
+class UnusableImageError(Exception):
     """The reason why a file is skipped; never leaves the data layer."""
 
 
@@ -114,7 +114,7 @@ def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
     peak = next((peak for peak in peaks if high <= peak), None)  # none for NaN as well
     if peak is None or not low >= 0:
         expected = "0 or more" if integer else "0..1 or 0..255"
-        raise UnusablePictureError(f"values are {low:g}..{high:g}, expected {expected}")
+        raise UnusableImageError(f"values are {low:g}..{high:g}, expected {expected}")
     scaled = values.astype(np.float32)
     scaled *= 255 / peak
     return np.rint(scaled, out=scaled).astype(np.uint8)
@@ -130,19 +130,19 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     try:
         with _stream(path) as stream, Image.open(stream) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise UnusablePictureError(
+                raise UnusableImageError(
                     f"{image.width} x {image.height} pixels, more than {MAX_PIXELS} are refused"
                 )
             yield image
-    except UnusablePictureError:
+    except UnusableImageError:
         raise
     except UnidentifiedImageError:
-        raise UnusablePictureError("not a picture, or of an unknown format") from None
+        raise UnusableImageError("not a picture, or of an unknown format") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise UnusablePictureError(f"more than {MAX_PIXELS} pixels are refused") from None
+        raise UnusableImageError(f"more than {MAX_PIXELS} pixels are refused") from None
     except Exception as error:  # on damaged files Pillow's readers raise nearly anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnusablePictureError(" ".join(reason.split()) or type(error).__name__) from error
+        raise UnusableImageError(" ".join(reason.split()) or type(error).__name__) from error
 
 
 class _Unmapped(FileIO):
@@ -161,11 +161,11 @@ def _stream(path: Path) -> Iterator[BufferedReader]:
     with _Unmapped(path, opener=_at_once) as file:
         status = os.fstat(FileIO.fileno(file))
         if not stat.S_ISREG(status.st_mode):
-            raise UnusablePictureError("not a plain file")
+            raise UnusableImageError("not a plain file")
         if status.st_size == 0:
-            raise UnusablePictureError("the file is empty")
+            raise UnusableImageError("the file is empty")
         if status.st_size > MAX_BYTES:
-            raise UnusablePictureError(
+            raise UnusableImageError(
                 f"{status.st_size / 1e6:.0f} MB, more than {MAX_BYTES / 1e6:.0f} are refused"
             )
         yield BufferedReader(file)

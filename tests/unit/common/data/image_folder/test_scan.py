@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 from common.data import Dataset, FolderOptions, load_folder
 from common.errors import DataError
-from tests.unit.common.data.pictures import pets, picture
+from tests.unit.common.data.image_folder.images import pets, picture
 
 PETS = ("cat", "dog", "zebra")
 SHADES = {"cat": 10, "dog": 120, "zebra": 230}  # every picture of a class has its shade

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.dataset import Dataset
-from common.data.download import RemoteFile, fetch, where_to_put
+from common.data.sources.download import RemoteFile, fetch, where_to_put
 from common.errors import DataError
 
 GZIP = b"\x1f\x8b"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from common.data.cifar import (
+from common.data.sources.cifar import (
     CIFAR10,
     CIFAR100,
     BinaryBatch,
@@ -20,7 +20,7 @@ from common.data.cifar import (
     Edition,
     PickledBatch,
 )
-from common.data.download import RemoteFile
+from common.data.sources.download import RemoteFile
 from common.errors import DataError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 3072)).astype(np.uint8)

@@ -12,11 +12,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
-from common.data import cache
-from common.data.folders import FolderOptions, load_folder
+from common.data.image_folder import FolderOptions, cache, load_folder
 from common.data.sources import load
 from common.errors import DataError
-from tests.unit.common.data.pictures import pets, picture, spoil
+from tests.unit.common.data.image_folder.images import pets, picture, spoil
 
 
 def test_train_comes_first_then_test_each_by_class(tmp_path: Path) -> None:
@@ -186,7 +185,7 @@ def test_a_temporary_folder_of_somebody_else_is_not_trusted(
 def test_many_processes_build_one_cache(tmp_path: Path) -> None:
     pets(tmp_path, train=40)
     script = (
-        "import sys; from pathlib import Path; from common.data.folders import load_folder\n"
+        "import sys; from pathlib import Path; from common.data.image_folder import load_folder\n"
         "data = load_folder(Path(sys.argv[1])); assert data.images[:].sum() == int(sys.argv[2])\n"
     )
     total = 3 * 30 * (sum(range(40)) * 2 + 4000 + 50 + 51 + 150 + 151)

@@ -10,9 +10,9 @@ import pytest
 
 from common.data import FolderOptions, load_folder
 from common.errors import DataError
-from tests.unit.common.data.pictures import pets, picture
+from tests.unit.common.data.image_folder.images import pets, picture
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 LOAD = """
 import resource, sys
 from pathlib import Path

@@ -28,7 +28,7 @@ HOME = ".fedkeel-cache"
 
 
 @dataclass(frozen=True, eq=False)
-class Cached:
+class ImageCache:
     """What a cache holds; `images` is a read-only memory map."""
 
     folder: Path
@@ -37,7 +37,9 @@ class Cached:
     meta: dict[str, Any]
 
 
-def cached(source: Path, options: str, content: str, build: Callable[[Path], None]) -> Cached:
+def open_or_build(
+    source: Path, options: str, content: str, build: Callable[[Path], None]
+) -> ImageCache:
     """Return the cache of `source` for these options and this content, building it if need be.
 
     It lives in source/.fedkeel-cache where that can be written, else in a private folder below the
@@ -133,10 +135,10 @@ def _build(home: Path, name: str, options: str, build: Callable[[Path], None]) -
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _opened(folder: Path) -> Cached | None:
+def _opened(folder: Path) -> ImageCache | None:
     """Return the cache in this folder; None if it is missing or damaged."""
     try:
-        found = Cached(
+        found = ImageCache(
             folder=folder,
             images=np.load(folder / "images.npy", mmap_mode="r"),
             labels=np.load(folder / "labels.npy"),

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.dataset import Dataset
-from common.data.download import RemoteFile, fetch, md5_of, where_to_put
+from common.data.sources.download import RemoteFile, fetch, md5_of, where_to_put
 from common.errors import DataError
 
 PIXELS = 3 * 32 * 32

@@ -15,7 +15,7 @@ LEFT_BEHIND = {"thumbs.db", "desktop.ini", "__macosx"}  # by file managers, not 
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ImageFile:
     """A file in a class folder; `name` is relative to the folder of pictures."""
 
     name: str
@@ -24,7 +24,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Found:
+class FolderContents:
     """What a folder holds.
 
     Attributes:
@@ -33,12 +33,12 @@ class Found:
         unknown: class folders with files that are no class of the federation, each with a hint.
     """
 
-    files: tuple[File, ...]
+    files: tuple[ImageFile, ...]
     classes: tuple[str, ...]
     unknown: tuple[str, ...]
 
 
-def find(path: Path, classes: Sequence[str] | None) -> Found:
+def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
     """List PATH/train/<class>/* and PATH/test/<class>/*, or PATH/<class>/* without PATH/train.
 
     In the second layout everything is for training. A class folder is everything below it, but
@@ -59,35 +59,35 @@ def find(path: Path, classes: Sequence[str] | None) -> Found:
     except OSError as error:
         raise DataError(
             f"cannot list a folder of pictures: {error.strerror}; make it readable\n"
-            f"{shown(str(error.filename))}"
+            f"{printable_name(str(error.filename))}"
         ) from error
     names = sorted({name for _, name in found}, key=_natural)
     known = tuple(classes or names)
-    if not classes and (odd := [shown(name) for name in names if not name.isprintable()]):
+    if not classes and (odd := [printable_name(name) for name in names if not name.isprintable()]):
         raise DataError(f"folders whose names are no plain text: {', '.join(odd)}; rename them")
-    labels = {plain(name): label for label, name in enumerate(known)}
+    labels = {normalised_name(name): label for label, name in enumerate(known)}
     files = [
-        File(member, labels[name], part)
+        ImageFile(member, labels[name], part)
         for (part, name), members in found.items()
         if name in labels
         for member in members
     ]
     files.sort(key=lambda file: (PARTS.index(file.part), file.label, file.name))
-    unknown = tuple(f'"{shown(n)}"{_hint(n, known)}' for n in names if n not in labels)
-    return Found(tuple(files), known, unknown)
+    unknown = tuple(f'"{printable_name(n)}"{_hint(n, known)}' for n in names if n not in labels)
+    return FolderContents(tuple(files), known, unknown)
 
 
-def plain(name: str) -> str:
+def normalised_name(name: str) -> str:
     """Return a name in the one spelling that its letters have: macOS splits an accent off."""
     return unicodedata.normalize("NFC", name)
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """Return a file's name as one line that any log can hold."""
     return name if name.isprintable() else ascii(name)
 
 
-def fingerprint(root: Path, name: str) -> list[str | int]:
+def file_fingerprint(root: Path, name: str) -> list[str | int]:
     """Return what changes when the file does."""
     try:
         status = os.stat(f"{root}/{name}")  # noqa: PTH116 - five times as fast, for each picture
@@ -106,7 +106,7 @@ def _by_class(path: Path) -> dict[tuple[str, str], list[str]]:
     for part, prefix in where.items():
         for folder in _class_folders(path / prefix):
             if members := list(_members(path, prefix + folder)):
-                found.setdefault((part, plain(folder)), []).extend(members)
+                found.setdefault((part, normalised_name(folder)), []).extend(members)
     if not found:
         raise _no_data_set("the folder of pictures has no file in any class folder", path)
     if not in_parts and (parts := [n for _, n in found if n.strip().casefold() in PARTS]):

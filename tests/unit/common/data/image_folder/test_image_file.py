@@ -14,11 +14,11 @@ import torch
 from numpy.testing import assert_allclose
 from PIL import Image
 
-from common.data import images
 from common.data.batches import normalise
-from common.data.folders import FolderOptions, load_folder
-from common.data.images import UnusablePictureError, read_header, read_pixels
-from tests.unit.common.data.pictures import pipe
+from common.data.image_folder import FolderOptions, load_folder
+from common.data.image_folder import image_file as images
+from common.data.image_folder.image_file import UnusableImageError, read_header, read_pixels
+from tests.unit.common.data.image_folder.images import pipe
 
 SIDE = 64
 RAMP = np.tile(np.linspace(0, 1, SIDE), (SIDE, 1))  # 0 at the left, 1 at the right; mean 0.5
@@ -103,14 +103,14 @@ def test_floats_without_an_agreed_scale_are_refused(
     tmp_path: Path, values: np.ndarray, reason: str
 ) -> None:
     path = saved(tmp_path, Image.fromarray(values.astype(np.float32)), "odd.tif")
-    with pytest.raises(UnusablePictureError) as caught:
+    with pytest.raises(UnusableImageError) as caught:
         read(path)
     assert reason in str(caught.value)
 
 
 def test_negative_integers_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.fromarray(np.full((SIDE, SIDE), -5, np.int32)), "ct.tif")
-    with pytest.raises(UnusablePictureError, match="expected 0 or more"):
+    with pytest.raises(UnusableImageError, match="expected 0 or more"):
         read(path)
 
 
@@ -174,7 +174,7 @@ def test_flb_23_a_pipe_is_refused_at_once(
     begin = time.monotonic()
     with (
         pipe(tmp_path / "a.jpg"),
-        pytest.raises(UnusablePictureError, match="not a plain file"),
+        pytest.raises(UnusableImageError, match="not a plain file"),
     ):
         read_it(tmp_path / "a.jpg")
     assert time.monotonic() - begin < 4
@@ -191,14 +191,14 @@ def test_flb_23_what_is_no_plain_file_is_refused(tmp_path: Path, kind: str) -> N
         }
         make[kind]()
         for read_it in (read_header, read):
-            with pytest.raises(UnusablePictureError):
+            with pytest.raises(UnusableImageError):
                 read_it(path)
 
 
 def test_flb_23_a_file_of_many_bytes_is_refused_unread(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.fromarray(eight_bit()), "a.tif")
     os.truncate(path, 1 << 40)  # a hole, which takes no room
-    with pytest.raises(UnusablePictureError, match="1099512 MB, more than 336 are refused"):
+    with pytest.raises(UnusableImageError, match="1099512 MB, more than 336 are refused"):
         read(path)
 
 
@@ -227,7 +227,7 @@ def test_flb_23_a_file_that_changes_meanwhile_is_a_picture_or_a_reason(
         for _ in range(100):
             try:
                 seen.add(read_pixels(path, (SIDE, SIDE), grey=True).shape)
-            except UnusablePictureError:
+            except UnusableImageError:
                 seen.add("refused")
     finally:
         over.set()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.cifar import CIFAR10, CIFAR100
 from common.data.dataset import Dataset, pixel_statistics
-from common.data.folders import FolderOptions, load_folder
-from common.data.idx import FASHION_MNIST
+from common.data.image_folder import FolderOptions, load_folder
+from common.data.sources.cifar import CIFAR10, CIFAR100
+from common.data.sources.idx import FASHION_MNIST
 from common.errors import DataError, did_you_mean
 
 FOLDER = "folder:"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from common.data.download import RemoteFile, fetch, md5_of
+from common.data.sources.download import RemoteFile, fetch, md5_of
 from common.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
@@ -48,7 +48,7 @@ def server(content: bytes, *, announced: int | None = None) -> Iterator[tuple[st
 def test_ten_processes_at_once_download_once_and_all_find_the_file(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from common.data.download import RemoteFile, fetch, md5_of\n"
+        "from common.data.sources.download import RemoteFile, fetch, md5_of\n"
         "url, md5, home = sys.argv[1:]\n"
         "sys.stdin.readline()\n"
         "fetch([RemoteFile('a.bin', url + '/a.bin', md5)], Path(home))\n"

@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from common.data import dataset
 from common.data.dataset import Dataset, pixel_statistics
-from common.data.idx import FASHION_MNIST, read_idx
 from common.data.sources import data_root, load
+from common.data.sources.idx import FASHION_MNIST, read_idx
 from common.errors import DataError
 
 NAMES = [file.name for file in FASHION_MNIST.files]

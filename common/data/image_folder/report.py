@@ -7,15 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.folders import (
-    FolderOptions,
-    decoded,
-    skipped_files,
-    too_many_skipped,
-    unknown_classes,
-)
-from common.data.images import Size
-from common.data.scan import PARTS, find
+from common.data.image_folder.decode import decode_folder, skipped_files
+from common.data.image_folder.folder_options import FolderOptions
+from common.data.image_folder.image_file import Size
+from common.data.image_folder.load import too_many_skipped, unknown_classes
+from common.data.image_folder.scan import PARTS, scan_folder
 from common.errors import DataError
 
 
@@ -57,11 +53,11 @@ def inspect_folder(path: Path, options: FolderOptions | None = None) -> FolderRe
         DataError: nothing in the folder can be used.
     """
     options = options or FolderOptions()
-    found = find(path, options.classes)
+    found = scan_folder(path, options.classes)
     problems = [unknown_classes(path, found)] if found.unknown else []
     if not found.files:
         raise DataError(problems[0])
-    cache = decoded(path, found, options)
+    cache = decode_folder(path, found, options)
     skipped, files = skipped_files(cache), len(found.files)
     if len(skipped) > options.max_bad * files:
         problems.append(too_many_skipped(path, skipped, files, options.max_bad))

@@ -1,0 +1,147 @@
+"""Decode the images of a folder into a cache.
+
+Decoded once into a memory-mapped cache, and again when a file, the size or the class list
+changes. Files that cannot be used are listed with their reason and left out. The first line of
+an error holds counts only: that line may leave the client, the names below it may not.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.dataset import pixel_statistics
+from common.data.image_folder.cache import META, ImageCache, digest, open_or_build, write_rows
+from common.data.image_folder.folder_options import FolderOptions
+from common.data.image_folder.image_file import (
+    Header,
+    Size,
+    UnusableImageError,
+    quiet,
+    read_header,
+    read_pixels,
+)
+from common.data.image_folder.scan import (
+    FolderContents,
+    ImageFile,
+    file_fingerprint,
+    printable_name,
+)
+from common.errors import DataError
+
+MAX_SIDE = 64
+THREADS = 4
+HEADER_BYTES = 1 << 10
+BATCH_BYTES = 1 << 26  # of decoded pictures that wait to be written
+LISTED = 20  # bad files named in a message; the cache's meta.json has them all
+VERSION = 2  # part of the cache's key; raise it when the same files give other pixels
+
+T = TypeVar("T")
+
+
+def decode_folder(path: Path, found: FolderContents, options: FolderOptions) -> ImageCache:
+    """Return the cache of these files, decoding them if need be.
+
+    Raises:
+        DataError: none of them can be used, or there is no place for a cache.
+    """
+    return open_or_build(
+        path,
+        digest([VERSION, options.size, options.channels, found.classes]),
+        digest([file_fingerprint(path, file.name) for file in found.files]),
+        partial(_build, found.files, path, options),
+    )
+
+
+def skipped_files(cache: ImageCache) -> tuple[tuple[str, str], ...]:
+    """Return (file, reason) of every file that could not be used."""
+    return tuple((name, reason) for name, reason in cache.meta["skipped"])
+
+
+def list_skipped(skipped: Sequence[tuple[str, str]]) -> str:
+    """Return one line for each of the first LISTED files, and the number of the others."""
+    lines = [f"\n  {name}: {reason}" for name, reason in skipped[:LISTED]]
+    more = len(skipped) - len(lines)
+    return "".join(lines) + (f"\n  and {more} more" if more else "")
+
+
+def _build(files: Sequence[ImageFile], root: Path, options: FolderOptions, home: Path) -> None:
+    """Decode all files into the cache folder `home`."""
+    with quiet(), ThreadPoolExecutor(THREADS) as pool:
+        skipped: list[tuple[str, str]] = []
+
+        def usable(
+            read: Callable[[Path], T], chosen: Sequence[ImageFile], width: int
+        ) -> Iterator[tuple[ImageFile, T]]:
+            step = max(1, BATCH_BYTES // width)
+            for start in range(0, len(chosen), step):
+                batch = chosen[start : start + step]
+                for file, result in zip(
+                    batch, pool.map(partial(_try, read, root), batch), strict=True
+                ):
+                    if isinstance(result, str):
+                        skipped.append((printable_name(file.name), result))
+                    else:
+                        yield file, result
+
+        headers = list(usable(read_header, files, width=HEADER_BYTES))
+        target = _common_size([header for _, header in headers], options.size)
+        grey = options.channels == 1
+        if options.channels is None:
+            grey = all(header.grey for _, header in headers)
+        kept: list[ImageFile] = []
+
+        shape = (1 if grey else 3, *target)
+
+        def rows() -> Iterator[NDArray[np.uint8]]:
+            read = partial(read_pixels, size=target, grey=grey)
+            for file, pixels in usable(read, [file for file, _ in headers], prod(shape)):
+                kept.append(file)
+                yield pixels
+
+        write_rows(home / "images.npy", shape, len(headers), rows())
+    skipped.sort()
+    if not kept:
+        raise DataError(
+            f"{len(files)} of {len(files)} files cannot be used, which leaves none: repair or "
+            f"replace them\nin {root}:{list_skipped(skipped)}"
+        )
+    np.save(home / "labels.npy", np.array([file.label for file in kept], dtype=np.int64))
+    train_size = sum(file.part == "train" for file in kept)
+    images = np.load(home / "images.npy", mmap_mode="r")
+    mean, std = pixel_statistics(images[:train_size] if train_size else images)
+    sizes = sorted({header.size for _, header in headers}, key=prod)
+    meta = {
+        "train_size": train_size,
+        "mean": mean,
+        "std": std,
+        "sizes": [sizes[0], sizes[-1]],
+        "grey": sum(header.grey for _, header in headers),
+        "skipped": skipped,
+    }
+    (home / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def _try(read: Callable[[Path], T], root: Path, file: ImageFile) -> T | str:
+    try:
+        return read(root / file.name)
+    except UnusableImageError as reason:
+        return str(reason)
+
+
+def _common_size(headers: Sequence[Header], size: int | None) -> Size:
+    if size is not None:
+        return size, size
+    sizes = {header.size for header in headers}
+    if len(sizes) == 1:
+        return sizes.pop()
+    sides = Counter(min(header.size) for header in headers)
+    side = min(max(sides, key=lambda side: (sides[side], side), default=1), MAX_SIDE)
+    return side, side
