@@ -1,5 +1,6 @@
-"""What every test may ask for."""
+"""Fixtures and settings of all tests."""
 
+import signal
 import warnings
 
 import pytest
@@ -10,6 +11,22 @@ with warnings.catch_warnings():  # Flower's own imports use what its dependencie
     import flwr.clientapp
     import flwr.serverapp  # noqa: F401
 from flwr.supercore.task_identity import TaskIdentity
+
+
+def _handle_ignored_signals() -> None:
+    """Replace ignored SIGINT and SIGHUP by handlers, so that child processes get the defaults.
+
+    A shell's background jobs ignore SIGINT, `nohup` ignores SIGHUP, and children would inherit
+    both. A handler is not inherited. The one of SIGHUP does nothing, so that `nohup pytest` still
+    outlives its terminal.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
+_handle_ignored_signals()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -111,8 +110,6 @@ class Place(Runs):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # As from a terminal: a shell's background jobs, CI's among them, ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             try:
                 yield process

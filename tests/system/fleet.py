@@ -11,7 +11,6 @@ Every process carries a mark in its environment, by which it is found, and is en
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -108,8 +107,6 @@ class Fleet(Runs):
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # As from a terminal: a shell's background jobs ignore Ctrl-C.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         process = Process(popen, log)
         self.started.append(process)

@@ -1,14 +1,13 @@
 """The federation of docker-compose.yml, as it is shipped and as its first lines say to start it.
 
-Some minutes, hence only on request; -s shows how long each part takes:
+They run on request; -s shows how long each part takes:
 
-    FEDKEEL_TEST_CONTAINERS=1 pytest -s tests/system/test_containers.py
+    pytest -s -m containers
 
 See tests/system/docker.py for what it uses and what it makes.
 """
 
 import json
-import os
 import shutil
 import socket
 import ssl
@@ -28,7 +27,6 @@ from PIL import Image
 from tests.system.docker import Clock, Docker, base_image, call, context, docker
 from tests.system.federation import free_port, wait_for
 
-ASKED = "FEDKEEL_TEST_CONTAINERS"
 REPOSITORY = Path(__file__).parents[2]
 CLASSES = ("cat", "dog", "zebra")
 CLIENTS = ("client-1", "client-2", "client-3")
@@ -45,10 +43,7 @@ classes = "cat,dog,zebra"
 image-size = 16
 """
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get(ASKED) != "1",
-    reason=f"THE CONTAINERS ARE NOT TESTED; do so with: {ASKED}=1 pytest -s {Path(__file__).name}",
-)
+pytestmark = pytest.mark.containers
 
 
 @dataclass

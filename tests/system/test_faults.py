@@ -24,10 +24,7 @@ from tests.system.conftest import BIN
 from tests.system.federation import Process, free_port, wait_for
 from tests.system.fleet import CONNECTED, PATIENCE, Fleet, fleet, listens, need_nginx
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("FEDKEEL_TEST_FAULTS") != "1",
-    reason="SLOW, NOT RUN BY DEFAULT: FEDKEEL_TEST_FAULTS=1 pytest tests/system/test_faults.py",
-)
+pytestmark = pytest.mark.slow
 
 SOON = 30.0  # seconds, within which who cannot take part is told so
 WIDE = {"COLUMNS": "1000"}  # no sentence is broken

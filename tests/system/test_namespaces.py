@@ -27,7 +27,7 @@ CLIENTS = ("0", "1", "2")
 TWO_ROUNDS = {"rounds": 2}
 OFFLINE, NOT_ASKED = "it went offline", "not asked"
 reason = why_not()
-pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason), reason=reason)]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Runs on real nodes: over TLS, with authenticated clients, through the proxy, and undisturbed by
 whatever is killed."""
 
-import os
 import re
 import shutil
 import signal
@@ -22,11 +21,6 @@ from tests.system.conftest import BIN, pairs
 from tests.system.federation import wait_for
 from tests.system.fleet import PATIENCE, SMALL, Fleet, fleet, need_nginx
 from tests.system.odd import Odd
-
-SLOW = pytest.mark.skipif(
-    os.environ.get("FEDKEEL_TEST_FAULTS") != "1",
-    reason="SLOW, NOT RUN BY DEFAULT: FEDKEEL_TEST_FAULTS=1 pytest tests/system",
-)
 
 SOURCE = Path(__file__).parents[2]
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "venv")
@@ -174,7 +168,7 @@ def test_status_and_clients_show_the_clients_by_name(made: Fleet) -> None:
     assert re.findall(r"│ (\w+) +│ (\w+)", clients)[:3] == [(name, "online") for name in NAMES]
 
 
-@SLOW
+@pytest.mark.slow
 def test_ctrl_c_stops_a_run_on_the_server_and_without_its_command_it_goes_on(made: Fleet) -> None:
     """A kill -9 of the command ends nothing; a run that is served is not started a second time."""
     settings = {"participation": 0.34, "rounds": 2}
@@ -205,7 +199,7 @@ def test_ctrl_c_stops_a_run_on_the_server_and_without_its_command_it_goes_on(mad
     assert made.weights("left") == made.reference("fedpvr", "left-inline", settings, "inline")
 
 
-@SLOW
+@pytest.mark.slow
 def test_plain_flwr_run_works_too_and_plain_flwr_stop_is_no_failure(
     made: Fleet, repository: Path
 ) -> None:

@@ -1,6 +1,5 @@
 """Rounds on real nodes when clients are few, late, slow, hang, or send rubbish; and who is who."""
 
-import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -17,10 +16,7 @@ from tests.system.federation import wait_for
 from tests.system.fleet import PATIENCE, Fleet, fleet, need_nginx
 from tests.system.odd import Odd
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("FEDKEEL_TEST_FAULTS") != "1",
-    reason="SLOW, NOT RUN BY DEFAULT: FEDKEEL_TEST_FAULTS=1 pytest tests/system",
-)
+pytestmark = pytest.mark.slow
 
 ALL = ["0", "1", "2"]
 BEAT = 6  # seconds between two heartbeats of client 2: its node misses its process sooner

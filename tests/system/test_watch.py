@@ -68,7 +68,7 @@ def test_the_page_follows_a_run_and_keeps_what_was_done_to_it(
         assert said == []
         assert asked == {"", "state"}
 
-        process.send_signal(signal.SIGTERM)  # SIGINT is ignored below a shell that runs jobs aside
+        process.send_signal(signal.SIGINT)
         process.wait(timeout=30)
         page.wait_for_selector("text=no longer served")
     assert process.returncode == 0
