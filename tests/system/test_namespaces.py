@@ -26,13 +26,14 @@ from tests.system.namespaces import (
 CLIENTS = ("0", "1", "2")
 TWO_ROUNDS = {"rounds": 2}
 OFFLINE, NOT_ASKED = "it went offline", "not asked"
-reason = why_not()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason), reason=reason)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Networked]:
     """A federation in which all three clients have joined."""
+    if reason := why_not():
+        pytest.skip(reason)
     with networked(tmp_path_factory.mktemp("net") / "fed") as made:
         made.enroll(*CLIENTS)
         made.join(*CLIENTS)
