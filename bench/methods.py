@@ -21,8 +21,8 @@ from bench.command import at_least, carry_out, keep, writable
 from bench.trial import BenchError
 from common.methods import METHODS
 from common.runs.records import OUTCOME
+from deploy.report.columns import megabytes_per_client_round
 from deploy.report.run_data import RunData, load_runs
-from deploy.report.run_summary import megabytes_per_client_round
 
 FEDKEEL = (sys.executable, "-m", "deploy.cli.main")
 RATES = (0.02, 0.05, 0.1, 0.2)

@@ -10,18 +10,10 @@ from common.io.files import replacing
 from common.runs.records import json_values
 from common.statistics import STATISTICS, OverSeeds
 from deploy.report import metrics, set_coverage
+from deploy.report.columns import FAMILY_COLUMNS
 from deploy.report.fallback import with_fallback
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import Family, Study, Targets, group_runs
-from deploy.report.run_summary import megabytes_per_client_round, seconds_per_round
-
-ENDS: Mapping[str, metrics.OfFairness] = {
-    "mean": metrics.mean,
-    "worst10": metrics.worst10,
-    "spread": metrics.spread,
-    "jain": metrics.jain,
-    "minimum": metrics.minimum,
-}
 
 
 def numbers_of(
@@ -96,17 +88,14 @@ def _family(family: Family) -> dict[str, Any]:
         "personal": family.personal,
         "settings": _settings(family.settings),
         "round": metrics.last_round(family),
-        **{name: _spread(metrics.final(family, get)) for name, get in ENDS.items()},
-        "mean_over_rounds": _spread(metrics.of_runs(family, metrics.area)),
-        "megabytes_per_client_round": _spread(metrics.of_runs(family, megabytes_per_client_round)),
-        "seconds_per_round": _spread(metrics.of_runs(family, seconds_per_round)),
+        **{column.key: _over_seeds(column.of_family(family)) for column in FAMILY_COLUMNS},
         "prediction_sets": set_coverage.numbers_of(family),
         "curve": [[number, asdict(value)] for number, value in metrics.curve(family)],
         "runs": [_run(run) for run in family.runs],
     }
 
 
-def _spread(value: OverSeeds | None) -> dict[str, Any] | None:
+def _over_seeds(value: OverSeeds | None) -> dict[str, Any] | None:
     return asdict(value) if value else None
 
 

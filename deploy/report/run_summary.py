@@ -1,11 +1,11 @@
-"""What the records of one or several runs say: a table and json_values numbers.
+"""The summary of one or several runs, as a terminal table and as `summary.json`.
 
-All figures are of the last evaluated round, over the clients that had test examples.
+All numbers come from the last evaluated round, over the clients that have test samples.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,76 +13,55 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from common.fairness import Fairness, rounds_to_reach
+from common.fairness import rounds_to_reach
 from common.io.files import replacing
 from common.runs.records import Evaluation, json_values
+from deploy.report.columns import MEGABYTES, RUN_COLUMNS, SECONDS, Column
 from deploy.report.run_data import RunData
 
 
-def megabytes_per_client_round(run: RunData) -> float | None:
-    """Mean MB (10^6 bytes) sent to a client asked plus mean MB that came back from one."""
-    down = [size for record in run.records for size in record.bytes_down.values()]
-    up = [size for record in run.records for size in record.bytes_up.values()]
-    return (sum(down) / len(down) + sum(up) / max(len(up), 1)) / 1e6 if down else None
+def summary_table(runs: Sequence[RunData], data: str = "") -> Table:
+    """Return a table with one line per run. Its caption says what was measured.
 
-
-def seconds_per_round(run: RunData) -> float | None:
-    """Mean seconds of a round without its evaluation."""
-    phases = [record.seconds for record in run.records if record.seconds]
-    spent = [sum(s for phase, s in each.items() if phase != "evaluate") for each in phases]
-    return sum(spent) / len(spent) if spent else None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table: how to get its value, how to print it, which end is good."""
-
-    title: str
-    value: Callable[[RunData], float | None]
-    form: str
-    best: Callable[[Sequence[float]], float]
-
-
-def _of_fairness(get: Callable[[Fairness], float]) -> Callable[[RunData], float | None]:
-    return lambda run: get(run.evaluated[-1][1]) if run.evaluated else None
-
-
-COLUMNS = (
-    Column("mean\naccuracy", _of_fairness(lambda f: f.mean), "{:.2%}", max),
-    Column("worst\n10 %", _of_fairness(lambda f: f.worst10), "{:.2%}", max),
-    Column("spread", _of_fairness(lambda f: f.spread), "{:.2%}", min),
-    Column("Jain\nindex", _of_fairness(lambda f: f.jain), "{:.3f}", max),
-    Column("lowest\nclient", _of_fairness(lambda f: f.minimum), "{:.2%}", max),
-    Column("MB per\nclient", megabytes_per_client_round, "{:.2f}", min),
-    Column("s per\nround", seconds_per_round, "{:.2f}", min),
-)
+    Args:
+        runs: at least one.
+        data: the data set and its split in words.
+    """
+    table = Table(box=SIMPLE_HEAD, caption=Text(measured(runs, data)), caption_justify="left")
+    table.add_column("method", overflow="fold", vertical="bottom")
+    for column in RUN_COLUMNS:
+        table.add_column(column.terminal_title, justify="right", no_wrap=True)
+    columns = [_cells(column, runs) for column in RUN_COLUMNS]
+    for run, *row in zip(runs, *columns, strict=True):
+        table.add_row(Text(run.label), *row)
+    return table
 
 
 def _cells(column: Column, runs: Sequence[RunData]) -> list[Text]:
-    """The column's printed values, the best in bold unless all are the same."""
-    values = [column.value(run) for run in runs]
+    """Return the formatted values. The best one is bold unless all are equal."""
+    values = [column.of_run(run) for run in runs]
     known = [value for value in values if value is not None]
-    texts = ["-" if value is None else column.form.format(value) for value in values]
-    best = column.form.format(column.best(known)) if len(set(texts)) > 1 else ""
-    return [Text(text.replace("%", " %"), "bold" if text == best else "") for text in texts]
+    texts = ["-" if value is None else column.text(value) for value in values]
+    best = column.text(column.best(known)) if len(set(texts)) > 1 else ""
+    return [Text(text, "bold" if text == best else "") for text in texts]
 
 
 def measured(runs: Sequence[RunData], data: str = "") -> str:
-    """Say in one line what the numbers were measured on.
+    """Return one line that says what the numbers of a table were measured on.
 
     Args:
         runs: the runs of the table.
         data: the data set and its split in words.
     """
     last = [(run.label, run.last_evaluation) for run in runs]
-    rounds = {label: found[0] for label, found in last if found}
-    clients = {label: _clients(found[1]) for label, found in last if found}
+    rounds = {label: evaluated[0] for label, evaluated in last if evaluated}
+    clients = {label: _clients(evaluated[1]) for label, evaluated in last if evaluated}
     length = {run.label: run.rounds for run in runs}
     parts = [
         data,
-        _shared(clients, "{}") or "nothing evaluated yet",
-        _shared(length, "{} rounds"),
-        _shared(rounds, "evaluated after round {}"),
+        _common_or_each(clients, "{}") or "nothing evaluated yet",
+        _common_or_each(length, "{} rounds"),
+        _common_or_each(rounds, "evaluated after round {}"),
         "MB per client: down and up in one round",
         "s per round: without evaluation",
     ]
@@ -94,32 +73,15 @@ def _clients(evaluation: Evaluation) -> str:
     return f"{number} clients" + (f" ({absent} more without a result)" if absent else "")
 
 
-def _shared(values: Mapping[str, Any], form: str) -> str:
-    """One phrase when all runs agree, else one for each run."""
+def _common_or_each(values: Mapping[str, Any], form: str) -> str:
+    """Return one phrase if all runs have the same value, else one phrase per run."""
     if len(set(values.values())) == 1:
         return form.format(next(iter(values.values())))
     return ", ".join(f"{label}: {form.format(value)}" for label, value in values.items())
 
 
-def summary_table(runs: Sequence[RunData], data: str = "") -> Table:
-    """Return the end summary, one line a run, what was measured under it.
-
-    Args:
-        runs: at least one.
-        data: the data set and its split in words.
-    """
-    table = Table(box=SIMPLE_HEAD, caption=Text(measured(runs, data)), caption_justify="left")
-    table.add_column("method", overflow="fold", vertical="bottom")
-    for column in COLUMNS:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    columns = [_cells(column, runs) for column in COLUMNS]
-    for run, *row in zip(runs, *columns, strict=True):
-        table.add_row(Text(run.label), *row)
-    return table
-
-
 def summary_json(runs: Sequence[RunData], data: str = "") -> dict[str, Any]:
-    """Return the summary as json_values JSON values; what is undefined is None."""
+    """Return the summary as JSON values. Undefined values are None."""
     return {"data": data, "runs": [_numbers(run, runs) for run in runs]}
 
 
@@ -135,8 +97,7 @@ def _numbers(run: RunData, others: Sequence[RunData]) -> dict[str, Any]:
         "fairness": last and last[1].fairness and asdict(last[1].fairness),
         "loss": last and last[1].loss,
         "absent": dict(last[1].absent) if last else {},
-        "megabytes_per_client_round": megabytes_per_client_round(run),
-        "seconds_per_round": seconds_per_round(run),
+        **{column.key: column.of_run(run) for column in (MEGABYTES, SECONDS)},
         "rounds_to_final_accuracy_of": {
             label: rounds_to_reach(run.curve, target) for label, target in targets.items()
         },

@@ -1,6 +1,6 @@
 """What the runs of a sweep came to: a table for each task, over the seeds."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -11,29 +11,12 @@ from rich.text import Text
 from common.io.text import one_line
 from common.runs.records import RECORDS, RecordError
 from common.statistics import OverSeeds
-from deploy.report.metrics import (
-    OfFairness,
-    evaluated,
-    final,
-    jain,
-    last_round,
-    mean,
-    name_of,
-    spread,
-    worst10,
-)
+from deploy.report.columns import SWEEP_COLUMNS, Column
+from deploy.report.metrics import evaluated, last_round, name_of
 from deploy.report.run_data import RunData, read_run
 from deploy.report.run_groups import Study, group_runs
 
-SHARE, NUMBER = "{:.2%}", "{:.3f}"
-EDGES: Mapping[str, str] = {SHARE: "{:.1%}", NUMBER: "{:.2f}"}  # how a range is told
 LEAST = 11  # characters of a name in a line: with them the widest table fits 80 columns
-COLUMNS: Sequence[tuple[str, OfFairness, str, Callable[..., OverSeeds]]] = (
-    ("mean\naccuracy", mean, SHARE, max),
-    ("worst\n10 %", worst10, SHARE, max),
-    ("spread", spread, SHARE, min),
-    ("Jain\nindex", jain, NUMBER, max),
-)
 
 
 def results(folders: Sequence[Path]) -> Iterator[RenderableType]:
@@ -59,26 +42,26 @@ def study_table(study: Study) -> Table:
     longest = max((len(word) for name in names for word in name.split()), default=LEAST)
     table.add_column("", overflow="fold", min_width=min(longest, LEAST))
     ends = [] if are_same else ["round"]
-    for title in ("seeds", *ends, *(column[0] for column in COLUMNS)):
+    for title in ("seeds", *ends, *(column.terminal_title for column in SWEEP_COLUMNS)):
         table.add_column(title, justify="right", no_wrap=True)
     columns = []
-    for _, get, form, best in COLUMNS:
-        values = [final(family, get) for family in families]
-        known = [value for value in values if value is not None]
-        top = form.format(best(known, key=lambda value: value.mean).mean)
-        columns.append([_cell(value, form, top if len(known) > 1 else "") for value in values])
+    for column in SWEEP_COLUMNS:
+        values = [column.of_family(family) for family in families]
+        known = [value.mean for value in values if value is not None]
+        best = column.text(column.best(known)) if len(known) > 1 else ""
+        columns.append([_cell(column, value, best) for value in values])
     for name, family, end, *cells in zip(names, families, rounds, *columns, strict=True):
         seeds = str(len(family.by_seed))
         table.add_row(Text(name), seeds, *([] if are_same else [end]), *cells)
     return table
 
 
-def _cell(value: OverSeeds | None, form: str, top: str) -> Text:
+def _cell(column: Column, value: OverSeeds | None, best: str) -> Text:
     if value is None:
         return Text("-")
-    told = form.format(value.mean)
-    cell = Text(told.replace("%", " %"), "bold" if told == top else "")
-    if value.seeds > 1:
-        edges = "-".join(EDGES[form].format(e).rstrip("%") for e in (value.low, value.high))
-        cell.append(f"\n{edges}", "dim not bold")
+    mean = column.text(value.mean)
+    cell = Text(mean, "bold" if mean == best else "")
+    if value.seeds > 1:  # one decimal less, so that the table fits 80 columns
+        ends = (column.text(end, column.decimals - 1) for end in (value.low, value.high))
+        cell.append("\n" + "-".join(end.removesuffix(" %") for end in ends), "dim not bold")
     return cell

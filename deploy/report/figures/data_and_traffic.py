@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from deploy.report.columns import MEGABYTES
 from deploy.report.diagnostic_values import partition_of
 from deploy.report.figures.style import (
     FAINT,
@@ -21,9 +22,8 @@ from deploy.report.figures.style import (
     points_of,
     series_of,
 )
-from deploy.report.metrics import final, mean, of_runs
+from deploy.report.metrics import final, mean
 from deploy.report.run_groups import Study
-from deploy.report.run_summary import megabytes_per_client_round
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +73,7 @@ def _by_main_class(row: list[int]) -> tuple[int, int]:
 def traffic(study: Study) -> "Figure | None":
     """Draw accuracy against what travels to and from a client in a round."""
     points = [
-        (each, of_runs(each.family, megabytes_per_client_round), final(each.family, mean))
+        (each, MEGABYTES.of_family(each.family), final(each.family, mean))
         for each in series_of(study)
         if each.style is not FAINT and not each.family.personal
     ]

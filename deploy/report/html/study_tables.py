@@ -1,53 +1,22 @@
 """The tables of a study in the page: numbers over seeds, differences, who is served badly."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from common.fairness import worst_count
 from common.runs.records import ClientScore
 from common.statistics import LEVEL, Difference, OverSeeds
 from deploy.report import metrics
+from deploy.report.columns import FAMILY_COLUMNS, PERCENT, SECONDS, Column
 from deploy.report.figures.style import Series, coloured_series, series_of
 from deploy.report.html.elements import Html, html, join, table, tag
 from deploy.report.run_data import RunData
-from deploy.report.run_groups import Family, Study
-from deploy.report.run_summary import megabytes_per_client_round, seconds_per_round
+from deploy.report.run_groups import Study
 
 FEWEST, MOST_CLIENTS, MOST_LOSSES = 5, 12, 30  # rows
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the summary: its value of a family, its form, and which end is good."""
-
-    title: str
-    value: Callable[[Family], OverSeeds | None]
-    form: Callable[[float], str]
-    best: Callable[[Sequence[float]], float] | None = max
-
-
-def _end(get: metrics.OfFairness) -> Callable[[Family], OverSeeds | None]:
-    return lambda family: metrics.final(family, get)
-
-
-def _run(get: Callable[[RunData], float | None]) -> Callable[[Family], OverSeeds | None]:
-    return lambda family: metrics.of_runs(family, get)
-
-
-COLUMNS = (
-    Column("mean accuracy", _end(metrics.mean), _percent),
-    Column("worst 10 %", _end(metrics.worst10), _percent),
-    Column("spread", _end(metrics.spread), _percent, min),
-    Column("Jain index", _end(metrics.jain), "{:.3f}".format),
-    Column("lowest client", _end(metrics.minimum), _percent),
-    Column("mean over the rounds", _run(metrics.area), _percent),
-    Column("MB per client and round", _run(megabytes_per_client_round), "{:.2f}".format, min),
-    Column("s per round", _run(seconds_per_round), "{:.2f}".format, None),  # of whatever else ran
-)
 
 
 def label_of(series: Series) -> Html:
@@ -59,14 +28,14 @@ def summary(study: Study) -> Html:
     """Return mean and range over seeds of each family at its end, the best in bold."""
     series = series_of(study)
     series.sort(key=lambda each: study.families.index(each.family))
-    columns = [[column.value(each.family) for each in series] for column in COLUMNS]
-    cells = [_cells(*pair) for pair in zip(COLUMNS, columns, strict=True)]
+    columns = [[column.of_family(each.family) for each in series] for column in FAMILY_COLUMNS]
+    cells = [_cells(*pair) for pair in zip(FAMILY_COLUMNS, columns, strict=True)]
     rows = [
         [label_of(each), metrics.last_round(each.family), *values]
         for each, *values in zip(series, *cells, strict=True)
     ]
     return table(
-        ["method", "after round", *(column.title for column in COLUMNS)],
+        ["method", "after round", *(column.title for column in FAMILY_COLUMNS)],
         rows,
         "Mean over the seeds, the range of the seeds below it; the best of a column is bold. Mean "
         "over the rounds: the height of the curve of accuracy on average. MB: down and up.",
@@ -75,18 +44,23 @@ def summary(study: Study) -> Html:
 
 def _cells(column: Column, values: Sequence[OverSeeds | None]) -> list[Html]:
     known = [value.mean for value in values if value]
-    texts = [column.form(value.mean) if value else "-" for value in values]
-    best = column.form(column.best(known)) if column.best and len(set(texts)) > 1 else ""
+    texts = [_text(column, value.mean) if value else "-" for value in values]
+    compared = column is not SECONDS and len(set(texts)) > 1  # other load changes the seconds
+    best = _text(column, column.best(known)) if compared else ""
     return [
         join([tag("b", text) if text == best else text, _range(column, value)])
         for text, value in zip(texts, values, strict=True)
     ]
 
 
+def _text(column: Column, value: float) -> str:
+    return column.text(value, 1 if column.unit == PERCENT else None)
+
+
 def _range(column: Column, value: OverSeeds | None) -> Html:
     if value is None or value.seeds < 2:
         return Html()
-    ends = [column.form(end).removesuffix(" %") for end in (value.low, value.high)]
+    ends = [_text(column, end).removesuffix(" %") for end in (value.low, value.high)]
     return tag("small", " to ".join(dict.fromkeys(ends)))
 
 

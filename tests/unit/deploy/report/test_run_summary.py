@@ -11,11 +11,10 @@ from rich.console import Console
 
 from common.fairness import Fairness
 from common.runs.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
+from deploy.report.columns import megabytes_per_client_round, seconds_per_round
 from deploy.report.run_data import RunData, load_runs
 from deploy.report.run_summary import (
     measured,
-    megabytes_per_client_round,
-    seconds_per_round,
     summary_json,
     summary_table,
     write_summary,
