@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.errors import FedError
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.parallel import usable_cores
 from deploy.system.processes import lives
 from deploy.system.signals import STOPPING, undisturbed
@@ -143,7 +143,7 @@ def keep(
     if path and any(figures.values()):
         said = {"partial": why, "machine": machine(), **(about or {}), **figures}
         try:
-            with replacing(path) as file:
+            with atomic_write(path) as file:
                 file.write(f"{json.dumps(said, indent=1)}\n".encode())
         except OSError as error:
             sys.exit(f"{path} cannot be written: {error}")

@@ -18,7 +18,7 @@ from client_app.personal import evaluate_personal, train_personal
 from client_app.personal_store import PersonalStore
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
-from common.conformal.replies import CALIBRATE, COVER, read_ask
+from common.conformal.replies import CALIBRATE, COVER, read_coverage_request
 from common.errors import ClientError, DataError, FedError, WireError
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
 from common.wire import (
@@ -178,7 +178,7 @@ def calibrate_client(message: Message, client: ClientData) -> RecordDict:
 def cover_client(message: Message, client: ClientData) -> RecordDict:
     """Count how large the sets of this client's test samples are, and which hold the truth."""
     load_order(message, client)
-    thresholds = read_ask(records_of(message.content, ConfigRecord)[CONFIG])
+    thresholds = read_coverage_request(records_of(message.content, ConfigRecord)[CONFIG])
     return RecordDict({CONFIG: ConfigRecord(cover(client, thresholds).table())})
 
 

@@ -11,9 +11,9 @@ from common.conformal.prediction_sets import (
     SCORES,
     Outputs,
     Tally,
-    edges_of,
+    bin_edges,
     histogram,
-    sets_of,
+    prediction_sets,
     softmax,
 )
 from common.conformal.replies import CalibrationReply, CoverageReply
@@ -31,7 +31,7 @@ def calibrate(client: ClientData) -> CalibrationReply:
     here, classes = np.arange(len(indices)), len(client.data.classes)
     counts = {}
     for name, score in SCORES.items():
-        edges = edges_of(name, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
+        edges = bin_edges(name, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
         counts[name] = histogram(score(out)[here, labels], edges)
     return CalibrationReply(len(indices), counts)
 
@@ -47,7 +47,9 @@ def cover(client: ClientData, thresholds: Mapping[str, list[float]]) -> Coverage
     tallies = {}
     for name, score in SCORES.items():
         scores = score(out)
-        tallies[name] = [Tally.of(sets_of(scores, q, out.top), labels) for q in thresholds[name]]
+        tallies[name] = [
+            Tally.of(prediction_sets(scores, q, out.top), labels) for q in thresholds[name]
+        ]
     return CoverageReply(len(indices), int((out.top == labels).sum()), tallies)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from client_app.client_data import ClientData
 from common.errors import ClientError
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.layout import Layout
 from common.types import Buffers, ClientId, Vector
 
@@ -117,7 +117,7 @@ class PersonalStore:
             for number in self._rounds():
                 if number >= model.round:
                     self._path(number).unlink(missing_ok=True)
-            with replacing(self._path(model.round)) as file:
+            with atomic_write(self._path(model.round)) as file:
                 np.savez(file, allow_pickle=False, **{WEIGHTS: model.weights, **model.buffers})
             old = [number for number in self._rounds() if number < model.round - self.span]
             for number in old[:-1]:  # the newest of the old ones is where a resumed run begins

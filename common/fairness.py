@@ -55,7 +55,7 @@ def accuracies(counts: Mapping[ClientId, tuple[int, int]]) -> dict[ClientId, flo
     return {client: right / total for client, (right, total) in counts.items() if total}
 
 
-def without_examples(counts: Mapping[ClientId, tuple[int, int]]) -> tuple[ClientId, ...]:
+def clients_without_examples(counts: Mapping[ClientId, tuple[int, int]]) -> tuple[ClientId, ...]:
     """Return the clients that cannot contribute, in the order given."""
     return tuple(client for client, (_, examples) in counts.items() if examples == 0)
 

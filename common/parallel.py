@@ -19,7 +19,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def over_spans(size: int, work: Callable[[slice], T]) -> list[T]:
+def map_spans(size: int, work: Callable[[slice], T]) -> list[T]:
     """Return what `work` makes of each span of `size` columns, in their order, on all cores.
 
     Where spans begin and end depends on the size alone, so whatever is added up in the order of

@@ -24,7 +24,7 @@ NO_WIDTH = 1e-9  # of an interval: what sums of equal numbers differ by when the
 
 
 @dataclass(frozen=True)
-class OverSeeds:
+class SeedSummary:
     """A number's mean and range over the seeds for which it is defined."""
 
     mean: float
@@ -33,12 +33,12 @@ class OverSeeds:
     seeds: int
 
 
-def over_seeds(values: Iterable[float | None]) -> OverSeeds | None:
+def summarise_seeds(values: Iterable[float | None]) -> SeedSummary | None:
     """Summarise one number per seed; None if it is defined for none of them."""
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return OverSeeds(fsum(known) / len(known), min(known), max(known), len(known))
+    return SeedSummary(fsum(known) / len(known), min(known), max(known), len(known))
 
 
 def area_under_curve(curve: Curve) -> float | None:
@@ -77,7 +77,7 @@ STATISTICS: Mapping[str, Statistic] = {"mean": mean_accuracy, "worst10": worst_t
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """How much better one method is than another on the same clients.
 
     Attributes:
@@ -112,7 +112,7 @@ def paired_difference(
     *,
     repeats: int = REPEATS,
     level: float = LEVEL,
-) -> Difference | None:
+) -> PairedDifference | None:
     """Compare two methods by a paired bootstrap over seeds and, within a seed, over clients.
 
     A repeat draws seeds with replacement, and for each of them clients with replacement, the same
@@ -154,4 +154,4 @@ def paired_difference(
     tail = (1 - level) / 2
     low, high = np.quantile(picked.mean(axis=1), [tail, 1 - tail])
     value = fsum(float(differences(both)) for both in pairs) / seeds
-    return Difference(value, float(low), float(high), seeds, sum(p.shape[1] for p in pairs))
+    return PairedDifference(value, float(low), float(high), seeds, sum(p.shape[1] for p in pairs))

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from common.parallel import blocks, over_spans
+from common.parallel import blocks, map_spans
 
 Vector: TypeAlias = NDArray[Any]  # [d], float32 from the wire; the rules take float64 as well
 Matrix: TypeAlias = NDArray[np.float64]  # [m, n]
@@ -111,7 +111,7 @@ class Cohort:
                 for factor, delta in zip(factors[1:], deltas[1:], strict=True):
                     part += np.multiply(delta[columns], factor, out=scaled[: part.size])
 
-        over_spans(total.size, add)
+        map_spans(total.size, add)
         return total
 
 

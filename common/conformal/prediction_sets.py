@@ -98,21 +98,21 @@ SCORES: Mapping[str, Callable[[Outputs], Floats]] = {"lac": lac, "aps": aps, "ra
 # ---------------------------------------------------------------- thresholds
 
 
-def rank_of(examples: int, miscoverage: float) -> int:
+def quantile_rank(examples: int, miscoverage: float) -> int:
     """Return k = ceil((n + 1)(1 - miscoverage)), exact for the decimal number that was written.
 
     k > n says that no finite threshold keeps the promise.
 
-    >>> rank_of(9, 0.1), rank_of(8, 0.1)
+    >>> quantile_rank(9, 0.1), quantile_rank(8, 0.1)
     (9, 9)
     """
     return ceil((examples + 1) * (1 - _exact(miscoverage)))
 
 
-def fewest_examples(miscoverage: float) -> int:
+def min_examples(miscoverage: float) -> int:
     """Return the size of the smallest calibration set with a finite threshold.
 
-    >>> fewest_examples(0.1), fewest_examples(0.05)
+    >>> min_examples(0.1), min_examples(0.05)
     (9, 19)
     """
     return ceil(1 / _exact(miscoverage) - 1)
@@ -133,7 +133,7 @@ def quantile(scores: Floats, miscoverage: float) -> float:
     _refuse_none(len(scores))
     if np.isnan(scores).any():
         raise DataError(f"{int(np.isnan(scores).sum())} of {len(scores)} scores are NaN")
-    k = rank_of(len(scores), miscoverage)
+    k = quantile_rank(len(scores), miscoverage)
     return float(np.sort(scores)[k - 1]) if k <= len(scores) else inf
 
 
@@ -144,7 +144,7 @@ def _refuse_none(examples: int) -> None:
         )
 
 
-def edges_of(score: str, classes: int, bins: int, *, k_reg: int, lam: float) -> Floats:
+def bin_edges(score: str, classes: int, bins: int, *, k_reg: int, lam: float) -> Floats:
     """Return bins + 1 ascending edges from 0 to the largest possible value of a score.
 
     That value is the one of the last label when the model is sure of another. Half of the edges are
@@ -180,14 +180,14 @@ def threshold(counts: Counts, edges: Floats, miscoverage: float) -> float:
     """
     examples = int(counts.sum())
     _refuse_none(examples)
-    k = rank_of(examples, miscoverage)
+    k = quantile_rank(examples, miscoverage)
     return float(edges[1 + np.searchsorted(np.cumsum(counts), k)]) if k <= examples else inf
 
 
 # ---------------------------------------------------------------- sets
 
 
-def sets_of(scores: Floats, q: float, top: Counts) -> NDArray[np.bool_]:
+def prediction_sets(scores: Floats, q: float, top: Counts) -> NDArray[np.bool_]:
     """Return which labels are in each sample's set [n, C].
 
     A set that would be empty holds the likeliest label, which raises the coverage only.

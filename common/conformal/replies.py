@@ -25,7 +25,7 @@ def ask(thresholds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     return {f"thresholds.{score}": list(values) for score, values in thresholds.items()}
 
 
-def read_ask(table: Mapping[str, Any]) -> dict[str, list[float]]:
+def read_coverage_request(table: Mapping[str, Any]) -> dict[str, list[float]]:
     """Read the thresholds by score.
 
     Raises:

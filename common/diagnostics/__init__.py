@@ -11,7 +11,7 @@ from common.diagnostics.cka import (
 from common.diagnostics.drift import Drift, drift_diversity, layers_of
 from common.diagnostics.progress import cosines_with, expected_occupancy
 from common.diagnostics.theorem import (
-    Premises,
+    RoundConditions,
     Terms,
     Verdict,
     error_bound,
@@ -21,7 +21,7 @@ from common.diagnostics.theorem import (
 
 __all__ = [
     "Drift",
-    "Premises",
+    "RoundConditions",
     "Terms",
     "Verdict",
     "centred_gram",

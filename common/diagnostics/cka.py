@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.geometry import COLUMNS
+from common.geometry import MAX_COLUMNS
 from common.types import Matrix
 
 Features = NDArray[Any]  # [n, p], float32 or float64: one row an input
@@ -53,8 +53,8 @@ def centred_gram(features: Features) -> Matrix:
     large means take.
     """
     gram = np.zeros((len(features), len(features)))
-    for start in range(0, features.shape[1], COLUMNS):
-        block = _centred(features[:, start : start + COLUMNS])
+    for start in range(0, features.shape[1], MAX_COLUMNS):
+        block = _centred(features[:, start : start + MAX_COLUMNS])
         with np.errstate(invalid="ignore", over="ignore"):
             gram += block @ block.T
     return gram

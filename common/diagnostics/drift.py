@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from common.geometry import COLUMNS
+from common.geometry import MAX_COLUMNS
 from common.layout import Layout
 from common.types import Vector
 
@@ -62,8 +62,8 @@ def layers_of(layout: Layout) -> dict[str, list[slice]]:
 def _squares(vectors: Sequence[Vector], span: slice) -> Vector:
     """Return sum_i |m_i|^2 and |sum_i m_i|^2 over one slice [2]."""
     parts = together = 0.0
-    for start in range(span.start, span.stop, COLUMNS):
-        block = slice(start, min(start + COLUMNS, span.stop))
+    for start in range(span.start, span.stop, MAX_COLUMNS):
+        block = slice(start, min(start + MAX_COLUMNS, span.stop))
         total = np.zeros(block.stop - block.start)
         for vector in vectors:
             row = vector[block].astype(np.float64)

@@ -53,7 +53,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Premises:
+class RoundConditions:
     """What of a round the premises are about.
 
     Attributes:
@@ -119,13 +119,13 @@ def error_bound(rate: float, steps: int) -> float:
         return float(np.expm1(np.arange(steps) * np.log1p(rate)).mean())
 
 
-def verdict(terms: Terms, found: Premises) -> Verdict:
+def verdict(terms: Terms, found: RoundConditions) -> Verdict:
     """Say whether the theorem applies, and if not, every reason."""
     why_not = tuple(_objections(terms, found))
     return Verdict(not why_not, why_not)
 
 
-def _objections(terms: Terms, found: Premises) -> Iterable[str]:
+def _objections(terms: Terms, found: RoundConditions) -> Iterable[str]:
     if found.took_part < found.clients:
         yield f"{found.took_part} of {found.clients} clients took part; the theorem needs all"
     if found.history:

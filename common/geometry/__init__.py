@@ -2,46 +2,46 @@
 
 from common.geometry.dual_active_set import check_solver
 from common.geometry.gram import (
-    COLUMNS,
+    MAX_COLUMNS,
     all_finite,
     combine,
     combined_length,
     differences,
     inner_products,
     length,
-    lengths_of,
+    lengths_and_scales,
 )
-from common.geometry.min_norm import VANISHED, Weights, min_norm_weights
+from common.geometry.min_norm import ZERO_LENGTH, MinNormWeights, min_norm_weights
 from common.geometry.projection import (
-    MATRICES,
-    TRUSTED,
-    Multipliers,
+    RESIDUAL_TOLERANCE,
+    WORK_MATRICES,
+    DualSolution,
     Projection,
     Residuals,
-    least_multipliers,
     project_onto_halfspaces,
+    solve_dual,
 )
 from common.geometry.simplex import project_onto_simplex
 
 __all__ = [
-    "COLUMNS",
-    "MATRICES",
-    "TRUSTED",
-    "VANISHED",
-    "Multipliers",
+    "MAX_COLUMNS",
+    "RESIDUAL_TOLERANCE",
+    "WORK_MATRICES",
+    "ZERO_LENGTH",
+    "DualSolution",
+    "MinNormWeights",
     "Projection",
     "Residuals",
-    "Weights",
     "all_finite",
     "check_solver",
     "combine",
     "combined_length",
     "differences",
     "inner_products",
-    "least_multipliers",
     "length",
-    "lengths_of",
+    "lengths_and_scales",
     "min_norm_weights",
     "project_onto_halfspaces",
     "project_onto_simplex",
+    "solve_dual",
 ]

@@ -27,24 +27,26 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
         "raise_error": False,
     }
 }
-TURNS = 20  # constraints let in, per constraint, before the active-set method gives up
+# constraints let in, per constraint, before the active-set method gives up
+MAX_STEPS_PER_CONSTRAINT = 20
 ROUNDING = 1e-14  # of a dot product of unit vectors in float64, with room
-LARGEST = 1e150  # number that may come in: its square still exists
-FAINT = 10  # blurs that the floors of a conflict must exceed to count
-LOOSE = 1000  # blurs that the worst violation must exceed where only a faint conflict is left
+MAX_MAGNITUDE = 1e150  # number that may come in: its square still exists
+CONFLICT_FACTOR = 10  # blurs that the floors of a conflict must exceed to count
+# blurs that the worst violation must exceed where only a faint conflict is left
+FEASIBLE_FACTOR = 1000
 
 
 @dataclass(frozen=True)
-class Program:
+class LeastDistanceProgram:
     """F [k, m] with columns of length 1 or 0, and b [m] <= 1: the problem in its own size.
 
     A combination of columns with weights that add up to 1 may be zero if it is shorter than
-    `blur`.
+    `tolerance`.
     """
 
     factor: Matrix
     gaps: Vector
-    blur: float
+    tolerance: float
 
     def lack(self, push: Vector) -> Vector:
         """Return what each constraint [m] lacks at z [k], beyond rounding."""
@@ -54,7 +56,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Tight:
+class ActiveSet:
     """Constraints held as equations, the z [k] they ask for, and their multipliers."""
 
     rows: tuple[int, ...]
@@ -63,7 +65,7 @@ class Tight:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Solution:
     """z [k] and mu [m] of a program, whether it is feasible, and the conflict [m] if not."""
 
     push: Vector
@@ -73,11 +75,13 @@ class Answer:
     conflict: Vector
 
 
-def shortest(program: Program, floors: Vector, lengths: Vector, solver: str) -> Answer:
+def solve_least_distance(
+    program: LeastDistanceProgram, floors: Vector, lengths: Vector, solver: str
+) -> Solution:
     """Ask, in this order: is there anything to do, can it be done, the solver, the exact method."""
     m = program.gaps.size
     check_solver(solver)
-    idle = Answer(np.zeros(len(program.factor)), np.zeros(m), "nothing to do", True, np.zeros(m))
+    idle = Solution(np.zeros(len(program.factor)), np.zeros(m), "nothing to do", True, np.zeros(m))
     hopeless = np.flatnonzero((lengths == 0) & (floors > 0))
     if hopeless.size:
         conflict = np.zeros(m)
@@ -85,11 +89,11 @@ def shortest(program: Program, floors: Vector, lengths: Vector, solver: str) -> 
         return replace(idle, decided_by="a row of zeros", feasible=False, conflict=conflict)
     if (program.lack(idle.push) <= 0).all():
         return idle
-    proposed = None if solver == EXACT else _by_solver(program, solver)
-    return proposed or _by_active_set(program)
+    proposal = None if solver == EXACT else _solve_with_qp_solver(program, solver)
+    return proposal or _solve_with_active_set(program)
 
 
-def proposed(solver: str, *terms: Any, **bounds: Any) -> Vector | None:
+def solve_qp(solver: str, *terms: Any, **bounds: Any) -> Vector | None:
     """Return what a QP solver says to a qpsolvers.Problem of these terms, None if it is nothing."""
     from qpsolvers import Problem, solve_problem  # here, so that clients need not load it
 
@@ -100,60 +104,64 @@ def proposed(solver: str, *terms: Any, **bounds: Any) -> Vector | None:
             found: Vector | None = solve_problem(problem, solver, **SETTINGS.get(solver, {})).x
     except Exception:  # whatever a foreign solver trips over, the exact method decides
         return None
-    return None if found is None or not (np.abs(found) <= LARGEST).all() else found
+    return None if found is None or not (np.abs(found) <= MAX_MAGNITUDE).all() else found
 
 
-def _by_solver(program: Program, solver: str) -> Answer | None:
+def _solve_with_qp_solver(program: LeastDistanceProgram, solver: str) -> Solution | None:
     """Let a QP solver say which constraints are tight; None if its word is not good enough."""
     m = program.gaps.size
     gram = program.factor.T @ program.factor
-    found = proposed(solver, gram, -program.gaps, lb=np.zeros(m))
+    found = solve_qp(solver, gram, -program.gaps, lb=np.zeros(m))
     if found is None:
         return None
     tight = np.flatnonzero(found > np.abs(gram @ found - program.gaps)).tolist()
     if not _independent(program, tight):
         return None
-    push, held = _hold(program, tight)
+    push, held = _solve_equations(program, tight)
     if (held < 0).any() or (program.lack(push) > 0).any():
         return None
     multipliers = np.zeros(m)
     multipliers[tight] = held
-    return Answer(push, multipliers, solver, True, np.zeros(m))
+    return Solution(push, multipliers, solver, True, np.zeros(m))
 
 
-def _independent(program: Program, rows: list[int]) -> bool:
+def _independent(program: LeastDistanceProgram, rows: list[int]) -> bool:
     """Say whether no combination of some rows comes near enough to zero to be a conflict."""
     spread = np.linalg.svd(program.factor[:, rows], compute_uv=False)
-    return len(spread) == len(rows) and bool(spread.min(initial=1.0) > program.blur * len(rows))
+    return len(spread) == len(rows) and bool(
+        spread.min(initial=1.0) > program.tolerance * len(rows)
+    )
 
 
-def _by_active_set(program: Program) -> Answer:
+def _solve_with_active_set(program: LeastDistanceProgram) -> Solution:
     """Let the most violated constraint in until none is left, or until one cannot get in."""
     m = program.gaps.size
-    state = Tight((), *_hold(program, ()))
-    answer = Answer(state.push, np.zeros(m), "dual active set", False, np.zeros(m))
+    state = ActiveSet((), *_solve_equations(program, ()))
+    answer = Solution(state.push, np.zeros(m), "dual active set", False, np.zeros(m))
     barred = np.zeros(m, dtype=bool)  # rows in a conflict too faint to be told from rounding
-    for _ in range(TURNS * m):
+    for _ in range(MAX_STEPS_PER_CONSTRAINT * m):
         lack = np.where(barred, -np.inf, program.lack(state.push))
         lack[list(state.rows)] = -np.inf
         worst = int(lack.argmax())
         if lack[worst] <= 0:
             break
-        state, conflict = _let_in(program, state, worst)
+        state, conflict = _add_constraint(program, state, worst)
         if conflict is not None:
             answer, barred[worst] = replace(answer, conflict=conflict), True
-            if conflict @ program.gaps > FAINT * program.blur:
+            if conflict @ program.gaps > CONFLICT_FACTOR * program.tolerance:
                 return answer
 
-    loose = LOOSE * program.blur * (1.0 + np.linalg.norm(state.push))
+    loose = FEASIBLE_FACTOR * program.tolerance * (1.0 + np.linalg.norm(state.push))
     if (program.lack(state.push) > loose).any():
         return answer
     multipliers = np.zeros(m)
     multipliers[list(state.rows)] = np.maximum(state.held, 0.0)  # zero, bar the last bit
-    return Answer(state.push, multipliers, "dual active set", True, np.zeros(m))
+    return Solution(state.push, multipliers, "dual active set", True, np.zeros(m))
 
 
-def _let_in(program: Program, state: Tight, new: int) -> tuple[Tight, Vector | None]:
+def _add_constraint(
+    program: LeastDistanceProgram, state: ActiveSet, new: int
+) -> tuple[ActiveSet, Vector | None]:
     """Make constraint `new` tight, letting go of those in its way; or return the conflict [m]."""
     rows, push, held = list(state.rows), state.push, state.held
     column = program.factor[:, new]
@@ -165,21 +173,21 @@ def _let_in(program: Program, state: Tight, new: int) -> tuple[Tight, Vector | N
         lack = float(program.gaps[new] - column @ push)
 
         stops = np.full(len(rows), np.inf)
-        np.divide(held, ratios, out=stops, where=ratios > program.blur)
+        np.divide(held, ratios, out=stops, where=ratios > program.tolerance)
         first = int(stops.argmin()) if rows else -1
         stop = float(stops[first]) if rows else np.inf
-        if stop == np.inf and length <= program.blur * total:
+        if stop == np.inf and length <= program.tolerance * total:
             against = np.zeros(program.gaps.size)
             against[[*rows, new]] = [*np.maximum(-ratios, 0.0), 1.0]
             return state, against / against.sum()
         reached = lack / length**2 if length > ROUNDING * total else np.inf
         if reached <= stop:
-            return Tight((*rows, new), *_hold(program, [*rows, new])), None
+            return ActiveSet((*rows, new), *_solve_equations(program, [*rows, new])), None
         push, held = push + stop * rest, held - stop * ratios
         rows, held = rows[:first] + rows[first + 1 :], np.delete(held, first)
 
 
-def _hold(program: Program, rows: Sequence[int]) -> tuple[Vector, Vector]:
+def _solve_equations(program: LeastDistanceProgram, rows: Sequence[int]) -> tuple[Vector, Vector]:
     """Return the shortest z [k] that meets independent rows exactly, and their multipliers."""
     index = list(rows)
     basis, triangle = np.linalg.qr(program.factor[:, index])

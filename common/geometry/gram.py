@@ -13,18 +13,20 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.errors import AggregationError
-from common.parallel import blocks, over_spans
+from common.parallel import blocks, map_spans
 from common.types import Matrix, Vector
 
-COLUMNS = 16_384  # of a block, at most
-FEWEST = 512
-PIECES = 128  # blocks that a product in float32 has at least, if it can: their errors even out
-WIDE = 2**16  # of a block of one row
-BLOCK = 80 * COLUMNS  # numbers in a block: what a core's cache and its share of the next hold
+MAX_COLUMNS = 16_384  # of a block, at most
+MIN_COLUMNS = 512
+# blocks that a product in float32 has at least, if it can: their errors even out
+MIN_FLOAT32_BLOCKS = 128
+ROW_COLUMNS = 2**16  # of a block of one row
+# numbers in a block: what a core's cache and its share of the next hold
+BLOCK_NUMBERS = 80 * MAX_COLUMNS
 
 
 def inner_products(
-    new: Sequence[Vector], all_: Sequence[Vector], *, working: DTypeLike = np.float64
+    new: Sequence[Vector], all_: Sequence[Vector], *, compute_dtype: DTypeLike = np.float64
 ) -> Matrix:
     """Return every product new_i . all_j [len(new), len(all_)] in float64.
 
@@ -36,7 +38,7 @@ def inner_products(
     Args:
         new: flat vectors [d], float32 or float64.
         all_: flat vectors [d], float32 or float64.
-        working: dtype that the numbers of a block are multiplied in.
+        compute_dtype: dtype that the numbers of a block are multiplied in.
 
     Raises:
         AggregationError: the vectors are not all flat and equally long.
@@ -45,10 +47,10 @@ def inner_products(
     place = {id(row): k for k, row in enumerate(rows)}
     left, right = [place[id(row)] for row in new], [place[id(row)] for row in all_]
     d = _length(rows)
-    width = min(_width(len(rows)), max(d // PIECES, 2048))
+    width = min(_width(len(rows)), max(d // MIN_FLOAT32_BLOCKS, 2048))
 
     def multiply(span: slice) -> Matrix:
-        block = np.empty((len(rows), width), working)
+        block = np.empty((len(rows), width), compute_dtype)
         products = np.zeros((len(rows), len(left)))
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and seen
             for columns in blocks(span, width):
@@ -57,7 +59,7 @@ def inner_products(
         return products
 
     total = np.zeros((len(rows), len(left)))
-    for products in over_spans(d, multiply):
+    for products in map_spans(d, multiply):
         total += products
     return total[right].T
 
@@ -69,14 +71,14 @@ def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], li
     def subtract(span: slice) -> Vector:
         squares = np.zeros(len(ends))
         with np.errstate(over="ignore", invalid="ignore"):
-            for columns in blocks(span, WIDE):
+            for columns in blocks(span, ROW_COLUMNS):
                 minuend = start[columns]
                 for k, (end, result) in enumerate(zip(ends, results, strict=True)):
                     part = np.subtract(minuend, end[columns], out=result[columns])
                     squares[k] += np.dot(part, part)  # while it is in the cache
         return squares
 
-    squares = sum(over_spans(start.size, subtract), np.zeros(len(ends)))
+    squares = sum(map_spans(start.size, subtract), np.zeros(len(ends)))
     finite = [
         math.isfinite(square) or all_finite(result)
         for square, result in zip(squares, results, strict=True)
@@ -104,7 +106,7 @@ def combined_length(weights: Vector, products: Matrix) -> float:
     return math.sqrt(max(float(weights @ products @ weights), 0.0))
 
 
-def lengths_of(products: Matrix) -> tuple[Vector, Vector]:
+def lengths_and_scales(products: Matrix) -> tuple[Vector, Vector]:
     """Return the rows' lengths [m] and what brings them to length 1, 0 for rows of zeros [m].
 
     Args:
@@ -119,7 +121,7 @@ def combine(
     rows: Sequence[Vector],
     *,
     dtype: DTypeLike | None = None,
-    working: DTypeLike = np.float64,
+    compute_dtype: DTypeLike = np.float64,
 ) -> Vector:
     """Return sum_k weights_k * rows_k [d].
 
@@ -127,7 +129,7 @@ def combine(
         weights: one finite number a row [m]; a row of weight zero is not read.
         rows: at least one flat vector [d], float32 or float64, mixed or not.
         dtype: of the result; by default the one that numpy gives to the rows together.
-        working: dtype that the numbers are added up in; float32 is twice as fast, and will do
+        compute_dtype: dtype that the numbers are added up in; float32 is twice as fast, and will do
             where the sum is not much shorter than its parts.
 
     Raises:
@@ -142,22 +144,22 @@ def combine(
         )
     total = np.zeros(_length(rows), dtype=dtype or np.result_type(*rows))
     used = [row for weight, row in zip(weights, rows, strict=True) if weight]
-    factors = weights[weights != 0].astype(working)
+    factors = weights[weights != 0].astype(compute_dtype)
     width = _width(len(used))
 
     def add(span: slice) -> None:
-        block = np.empty((len(used), width), working)
+        block = np.empty((len(used), width), compute_dtype)
         for columns in blocks(span, width):
             total[columns] = factors @ _copied(used, columns, block)
 
     if used:
-        over_spans(total.size, add)
+        map_spans(total.size, add)
     return total
 
 
 def _width(rows: int) -> int:
     """Return how many columns of so many rows make a block."""
-    return min(max(BLOCK // max(rows, 1), FEWEST), COLUMNS)
+    return min(max(BLOCK_NUMBERS // max(rows, 1), MIN_COLUMNS), MAX_COLUMNS)
 
 
 def _copied(rows: Sequence[Vector], columns: slice, block: Any) -> Any:

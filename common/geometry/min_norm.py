@@ -15,19 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.errors import AggregationError
-from common.geometry.dual_active_set import TURNS, proposed
+from common.geometry.dual_active_set import MAX_STEPS_PER_CONSTRAINT, solve_qp
 from common.geometry.gram import combined_length
-from common.geometry.projection import least_multipliers
+from common.geometry.projection import solve_dual
 from common.types import Matrix, Vector
 
-VANISHED = 1e-6  # length of a combination of unit rows that is rounding of float32 vectors
-SETTLED = 1e-12  # residual at which the active-set method has arrived
-NEGLIGIBLE = 1e-12  # of the largest singular value: directions that change nothing
-SPARE = 1e-9  # by which bounds may miss a sum of 1
+ZERO_LENGTH = 1e-6  # length of a combination of unit rows that is rounding of float32 vectors
+OPTIMAL_RESIDUAL = 1e-12  # residual at which the active-set method has arrived
+RANK_TOLERANCE = 1e-12  # of the largest singular value: directions that change nothing
+BOUNDS_TOLERANCE = 1e-9  # by which bounds may miss a sum of 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class MinNormWeights:
     """Weights of a shortest convex combination, and what they are worth.
 
     Attributes:
@@ -35,7 +35,7 @@ class Weights:
         length: of sum_k lambda_k u_k; exactly 0 where 0 was found to be in the hull.
         residual: how fast the squared length would still fall if weight moved from one row to
             another, relative to the square of the longest row; 0 is optimal.
-        decided_by: as in `Multipliers`, or, with bounds, "primal active set" or "osqp".
+        decided_by: as in `DualSolution`, or, with bounds, "primal active set" or "osqp".
     """
 
     weights: Vector
@@ -46,11 +46,11 @@ class Weights:
 
 def min_norm_weights(
     gram: Matrix, low: Vector | None = None, high: Vector | None = None
-) -> Weights:
+) -> MinNormWeights:
     """Return the lambda >= 0 with sum 1 that minimises lambda^T gram lambda.
 
     Where rows depend on each other the combination is unique, its weights are not. Without
-    bounds, 0 counts as in the hull if unit rows come to within 1e-7 of it (`least_multipliers`).
+    bounds, 0 counts as in the hull if unit rows come to within 1e-7 of it (`solve_dual`).
 
     Args:
         gram: inner products [m, m] in float64, of at least one row; rows of zeros included.
@@ -71,7 +71,7 @@ def min_norm_weights(
     low = np.zeros(m) if low is None else np.asarray(low, dtype=np.float64)
     high = np.ones(m) if high is None else np.asarray(high, dtype=np.float64)
     fit = low.shape == high.shape == (m,) and (low >= 0).all() and (low <= high).all()
-    if not fit or not low.sum() - SPARE <= 1 <= high.sum() + SPARE:
+    if not fit or not low.sum() - BOUNDS_TOLERANCE <= 1 <= high.sum() + BOUNDS_TOLERANCE:
         raise AggregationError(
             f"expected bounds 0 <= low <= high for {m} weights that can add up to 1, "
             f"got {low} and {high}"
@@ -79,9 +79,9 @@ def min_norm_weights(
     return _in_boxes(gram, low, high)
 
 
-def _on_simplex(gram: Matrix) -> Weights:
+def _on_simplex(gram: Matrix) -> MinNormWeights:
     m = len(gram)
-    answer = least_multipliers(gram, np.ones(m))
+    answer = solve_dual(gram, np.ones(m))
     weights = answer.multipliers
     if not answer.feasible:
         lengths = np.sqrt(np.diag(gram))
@@ -90,20 +90,22 @@ def _on_simplex(gram: Matrix) -> Weights:
     weights = weights / weights.sum()
     length = combined_length(weights, gram) if answer.feasible else 0.0
     residual = _residual(gram, weights, np.zeros(m), np.ones(m))
-    return Weights(weights=weights, length=length, residual=residual, decided_by=answer.decided_by)
+    return MinNormWeights(
+        weights=weights, length=length, residual=residual, decided_by=answer.decided_by
+    )
 
 
-def _in_boxes(gram: Matrix, low: Vector, high: Vector) -> Weights:
+def _in_boxes(gram: Matrix, low: Vector, high: Vector) -> MinNormWeights:
     """Polish what the QP solver proposes; where that leads nowhere, take its word as it is."""
     m = len(gram)
     scaled = gram / (np.diag(gram).max() or 1.0)
-    found = proposed("osqp", scaled, np.zeros(m), A=np.ones((1, m)), b=np.ones(1), lb=low, ub=high)
-    start = _into(low if found is None else found, low, high)
-    candidates = {"primal active set": _settle(scaled, start, low, high), "osqp": start}
+    found = solve_qp("osqp", scaled, np.zeros(m), A=np.ones((1, m)), b=np.ones(1), lb=low, ub=high)
+    start = _project_into_bounds(low if found is None else found, low, high)
+    candidates = {"primal active set": _improve(scaled, start, low, high), "osqp": start}
     residuals = {name: _residual(scaled, w, low, high) for name, w in candidates.items()}
     best = min(residuals, key=lambda name: residuals[name])  # the first, if they are equal
     weights = candidates[best]
-    return Weights(
+    return MinNormWeights(
         weights=weights,
         length=combined_length(weights, gram),
         residual=residuals[best],
@@ -111,7 +113,7 @@ def _in_boxes(gram: Matrix, low: Vector, high: Vector) -> Weights:
     )
 
 
-def _into(weights: Vector, low: Vector, high: Vector) -> Vector:
+def _project_into_bounds(weights: Vector, low: Vector, high: Vector) -> Vector:
     """Return the nearest weights [m] within the bounds whose sum is 1: all shifted by the same."""
     edges = np.sort(np.concatenate([low - weights, high - weights]))
     sums = np.clip(weights + edges[:, None], low, high).sum(axis=1)
@@ -119,11 +121,11 @@ def _into(weights: Vector, low: Vector, high: Vector) -> Vector:
     return shifted
 
 
-def _settle(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> Vector:
+def _improve(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> Vector:
     """Go from weights within the bounds to the best ones: hold some at a bound, solve the rest."""
     m = len(gram)
     free = (weights > low) & (weights < high)
-    for _ in range(TURNS * m):
+    for _ in range(MAX_STEPS_PER_CONSTRAINT * m):
         step = _step(gram, weights, free)
         room = np.where(step > 0, high, low) - weights
         stops = np.divide(room, step, out=np.full(m, np.inf), where=step != 0)
@@ -135,8 +137,8 @@ def _settle(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> Vector:
             continue
         weights = weights + step
         slopes = gram @ weights
-        up, down = _ends(slopes, weights, low, high)
-        if slopes[down] - slopes[up] <= SETTLED:
+        up, down = _best_exchange(slopes, weights, low, high)
+        if slopes[down] - slopes[up] <= OPTIMAL_RESIDUAL:
             break
         tempted = [up, down]  # both, if none is free: one alone cannot move
         if free.any():
@@ -158,11 +160,11 @@ def _step(gram: Matrix, weights: Vector, free: Vector) -> Vector:
     system[k, k] = 0.0
     wanted = np.append(-(gram @ weights)[index], 0.0)
     step = np.zeros_like(weights)
-    step[index] = np.linalg.lstsq(system, wanted, rcond=NEGLIGIBLE)[0][:k]
+    step[index] = np.linalg.lstsq(system, wanted, rcond=RANK_TOLERANCE)[0][:k]
     return step
 
 
-def _ends(slopes: Vector, weights: Vector, low: Vector, high: Vector) -> tuple[int, int]:
+def _best_exchange(slopes: Vector, weights: Vector, low: Vector, high: Vector) -> tuple[int, int]:
     """Return which weight gains most by growing and which by shrinking, among those that can."""
     up = np.where(weights < high, slopes, np.inf).argmin()
     return int(up), int(np.where(weights > low, slopes, -np.inf).argmax())
@@ -170,7 +172,7 @@ def _ends(slopes: Vector, weights: Vector, low: Vector, high: Vector) -> tuple[i
 
 def _residual(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> float:
     slopes = gram @ weights
-    up, down = _ends(slopes, weights, low, high)
+    up, down = _best_exchange(slopes, weights, low, high)
     if weights[up] >= high[up] or weights[down] <= low[down]:
         return 0.0  # nothing can move
     size = float(np.diag(gram).max()) or 1.0

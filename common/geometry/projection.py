@@ -20,14 +20,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from common.errors import AggregationError
-from common.geometry.dual_active_set import LARGEST, ROUNDING, Answer, Program, shortest
-from common.geometry.working_set import from_few_rows
+from common.geometry.dual_active_set import (
+    MAX_MAGNITUDE,
+    ROUNDING,
+    LeastDistanceProgram,
+    Solution,
+    solve_least_distance,
+)
+from common.geometry.working_set import solve_with_working_set
 from common.types import Matrix, Vector
 
-TRUSTED = 1e-6  # largest residual with which an answer, of this or another program, is used
-INEXACT = 1e-6  # of the product of two lengths: by how much an inner product may be off
-MATRICES = 10  # [m, m] that `least_multipliers` needs, all rows active; `min_norm_weights` too
-BAND = 64  # rows of a large matrix that are checked at once
+# largest residual with which an answer, of this or another program, is used
+RESIDUAL_TOLERANCE = 1e-6
+PRODUCT_TOLERANCE = 1e-6  # of the product of two lengths: by how much an inner product may be off
+WORK_MATRICES = 10  # [m, m] that `solve_dual` needs, all rows active; `min_norm_weights` too
+ROWS_PER_BAND = 64  # rows of a large matrix that are checked at once
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Residuals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multipliers:
+class DualSolution:
     """The multipliers of a projection, and what they are worth.
 
     Attributes:
@@ -77,7 +84,7 @@ class Multipliers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Projection(Multipliers):
+class Projection(DualSolution):
     """The nearest point of the intersection, point [d] = target + normals^T multipliers."""
 
     point: Vector
@@ -94,7 +101,7 @@ def project_onto_halfspaces(
 
     Args:
         target: [d].
-        normals: [m, d], small enough to factor; `least_multipliers` is for long rows.
+        normals: [m, d], small enough to factor; `solve_dual` is for long rows.
         floors: [m].
         solver: a QP solver that qpsolvers has, asked first; or "exact".
 
@@ -116,19 +123,21 @@ def project_onto_halfspaces(
     gaps = levels - units @ target
     size = float(max(np.linalg.norm(target), gaps.max(initial=0.0)))
     basis, factor = np.linalg.qr(units.T)
-    program = Program(factor, gaps / (size or 1.0), blur=10 * ROUNDING)
-    answer = shortest(program, floors, lengths, solver)
+    program = LeastDistanceProgram(factor, gaps / (size or 1.0), tolerance=10 * ROUNDING)
+    answer = solve_least_distance(program, floors, lengths, solver)
 
     point = target + size * (basis @ answer.push) if answer.multipliers.any() else target.copy()
     drift = np.linalg.norm(point - target - size * (answer.multipliers @ units))
     slack = units @ point - levels
     reach = max(size, float(np.linalg.norm(point)))
-    return Projection(point=point, **_common(answer, lengths, size, slack, float(drift), reach))
+    return Projection(
+        point=point, **_shared_fields(answer, lengths, size, slack, float(drift), reach)
+    )
 
 
-def least_multipliers(
+def solve_dual(
     gram: Matrix, gaps: Vector, *, target_length: float = 0.0, solver: str = "osqp"
-) -> Multipliers:
+) -> DualSolution:
     """Return the mu >= 0 that minimises 1/2 mu^T gram mu - gaps . mu.
 
     With gram = A A^T and gaps = floors - A target these are the multipliers of the projection of
@@ -162,21 +171,23 @@ def least_multipliers(
     _check_products(gram, lengths)
     unit_gaps = _per_length("gaps", gaps, lengths)
     size = float(max(target_length, unit_gaps.max(initial=0.0)))
-    answer, gains = from_few_rows(gram, lengths, gaps, unit_gaps / (size or 1.0), solver)
+    answer, gains = solve_with_working_set(gram, lengths, gaps, unit_gaps / (size or 1.0), solver)
 
     slack = size * gains - unit_gaps
     reach = size * max(1.0, float(np.linalg.norm(answer.push)))
     below = float(np.maximum(-answer.multipliers, 0.0).max(initial=0.0))
-    return Multipliers(**_common(answer, lengths, size, slack, below, reach))
+    return DualSolution(**_shared_fields(answer, lengths, size, slack, below, reach))
 
 
 def _check_products(gram: Matrix, lengths: Vector) -> None:
     """Refuse a matrix [m, m] that is not symmetric, or has products longer than their rows."""
-    for start in range(0, len(gram), BAND):
-        band = slice(start, start + BAND)
+    for start in range(0, len(gram), ROWS_PER_BAND):
+        band = slice(start, start + ROWS_PER_BAND)
         bounds = np.outer(lengths[band], lengths[start:])
         these, those = gram[band, start:], gram[start:, band].T
-        odd = (np.abs(these) > bounds * (1 + INEXACT)) | (np.abs(these - those) > bounds * INEXACT)
+        odd = (np.abs(these) > bounds * (1 + PRODUCT_TOLERANCE)) | (
+            np.abs(these - those) > bounds * PRODUCT_TOLERANCE
+        )
         if odd.any():
             i, j = start + np.argwhere(odd)[0]
             raise AggregationError(
@@ -186,8 +197,8 @@ def _check_products(gram: Matrix, lengths: Vector) -> None:
             )
 
 
-def _common(
-    answer: Answer, lengths: Vector, size: float, slack: Vector, dual: float, reach: float
+def _shared_fields(
+    answer: Solution, lengths: Vector, size: float, slack: Vector, dual: float, reach: float
 ) -> dict[str, Any]:
     """Return the fields that both results share, in the caller's units."""
     reach = reach or 1.0
@@ -214,11 +225,11 @@ def _checked(name: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.
         raise AggregationError(f"expected numbers in {name}: {error}") from None
     if array.shape != shape:
         raise AggregationError(f"expected {name} of the shape {shape}, got {array.shape}")
-    if not -LARGEST <= array.min(initial=0.0) <= array.max(initial=0.0) <= LARGEST:
-        place = tuple(np.argwhere(~(np.abs(array) <= LARGEST))[0])
+    if not -MAX_MAGNITUDE <= array.min(initial=0.0) <= array.max(initial=0.0) <= MAX_MAGNITUDE:
+        place = tuple(np.argwhere(~(np.abs(array) <= MAX_MAGNITUDE))[0])
         where = f" in row {place[0]}; leave out whoever sent it" if place else ""
         raise AggregationError(
-            f"expected finite numbers within {LARGEST:g} in {name}, got {array[place]}{where}"
+            f"expected finite numbers within {MAX_MAGNITUDE:g} in {name}, got {array[place]}{where}"
         )
     return array
 

@@ -13,21 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import AggregationError
-from common.geometry.dual_active_set import ROUNDING, Answer, Program, shortest
+from common.geometry.dual_active_set import (
+    ROUNDING,
+    LeastDistanceProgram,
+    Solution,
+    solve_least_distance,
+)
 from common.types import Matrix, Vector
 
-FLOAT32 = 1e-7  # what is left of a sum of unit rows that is zero, once they are in float32
+FLOAT32_NOISE = 1e-7  # what is left of a sum of unit rows that is zero, once they are in float32
 INDEFINITE = 1e-6  # how far below zero, per row, an eigenvalue of a unit Gram matrix may be
-FEW = 200  # rows that are solved at once; and that may come in, if those that are in are not more
-GUESSES = 50  # exchanges of rows before a guess is taken as it is
-SOFT = 1e-9  # added to the squares of unit rows, so that a guess may hold rows that depend
+# rows that are solved at once; and that may come in, if those that are in are not more
+WORKING_SET_SIZE = 200
+MAX_PIVOTS = 50  # exchanges of rows before a guess is taken as it is
+# added to the squares of unit rows, so that a guess may hold rows that depend
+DIAGONAL_SHIFT = 1e-9
 
 Rows = NDArray[np.bool_]
 
 
-def from_few_rows(
+def solve_with_working_set(
     gram: Matrix, lengths: Vector, floors: Vector, gaps: Vector, solver: str
-) -> tuple[Answer, Vector]:
+) -> tuple[Solution, Vector]:
     """Solve for a few rows, see what the others lack then, let the worst of them in, and so on.
 
     Once no row outside lacks anything the answer is that of all rows; a conflict of the rows
@@ -39,7 +46,7 @@ def from_few_rows(
         lengths: of the rows [m].
         floors: of which only the sign matters [m], and only for rows of zeros.
         gaps: of the rows at unit length [m], in the problem's own size.
-        solver: as in `least_multipliers`.
+        solver: as in `solve_dual`.
 
     Returns:
         The answer, and what its point gains along each unit row [m].
@@ -50,30 +57,30 @@ def from_few_rows(
     m = gaps.size
     scale = np.divide(1.0, lengths, out=np.zeros(m), where=lengths > 0)
     inside, left = np.ones(m, dtype=bool), np.zeros(m, dtype=bool)
-    if m > FEW:
-        inside = _guess(gram, scale, gaps) | ((lengths == 0) & (floors > 0))
+    if m > WORKING_SET_SIZE:
+        inside = _predict_active(gram, scale, gaps) | ((lengths == 0) & (floors > 0))
     while True:
         rows = np.flatnonzero(inside)
         program = _program(gram[np.ix_(rows, rows)], lengths[rows], gaps[rows])
-        answer = shortest(program, floors[rows], lengths[rows], solver)
+        answer = solve_least_distance(program, floors[rows], lengths[rows], solver)
         pulls, conflict = np.zeros((2, m))
         pulls[rows], conflict[rows] = answer.multipliers, answer.conflict
         gains = _gains(gram, scale, pulls)
         stay = (pulls > 0) | (inside & left)
-        joined = _joined(stay, inside, gaps - gains - _room(gaps, pulls))
+        joined = _next_working_set(stay, inside, gaps - gains - _rounding_room(gaps, pulls))
         if not answer.feasible or not (joined & ~inside).any():
             return replace(answer, multipliers=pulls, conflict=conflict), gains
         left |= inside & ~stay
         inside = joined
 
 
-def _guess(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
+def _predict_active(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
     """Guess the rows with multipliers: hold some as equations, exchange those that are wrong."""
     pulls = np.zeros(gaps.size)
     inside = pulls > 0
-    for _ in range(GUESSES):
-        lack = gaps - _gains(gram, scale, pulls) - _room(gaps, pulls)
-        joined = _joined(pulls > 0, inside, lack)
+    for _ in range(MAX_PIVOTS):
+        lack = gaps - _gains(gram, scale, pulls) - _rounding_room(gaps, pulls)
+        joined = _next_working_set(pulls > 0, inside, lack)
         if (joined == inside).all():
             break
         inside = joined
@@ -81,7 +88,7 @@ def _guess(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
         unit = gram[np.ix_(rows, rows)]
         unit *= scale[rows]
         unit *= scale[rows, None]
-        np.fill_diagonal(unit, 1.0 + SOFT)
+        np.fill_diagonal(unit, 1.0 + DIAGONAL_SHIFT)
         pulls = np.zeros(gaps.size)
         try:
             pulls[rows] = np.linalg.solve(unit, gaps[rows])
@@ -90,12 +97,15 @@ def _guess(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
     return inside
 
 
-def _joined(stay: Rows, inside: Rows, lack: Vector) -> Rows:
-    """Return those that stay, with as many again of the rows outside that lack most, or `FEW`."""
+def _next_working_set(stay: Rows, inside: Rows, lack: Vector) -> Rows:
+    """Return those that stay, with as many again of the rows outside that lack most.
+
+    At least `WORKING_SET_SIZE` may come in.
+    """
     wanting = np.flatnonzero((lack > 0) & ~inside)
     order = np.argsort(-lack[wanting], kind="stable")
     joined = stay.copy()
-    joined[wanting[order[: max(FEW, np.count_nonzero(stay))]]] = True
+    joined[wanting[order[: max(WORKING_SET_SIZE, np.count_nonzero(stay))]]] = True
     return joined
 
 
@@ -106,13 +116,13 @@ def _gains(gram: Matrix, scale: Vector, pulls: Vector) -> Vector:
     return gains
 
 
-def _room(gaps: Vector, pulls: Vector) -> Vector:
+def _rounding_room(gaps: Vector, pulls: Vector) -> Vector:
     """Return how much of what each row lacks [m] is rounding."""
     room: Vector = ROUNDING * (1.0 + np.abs(gaps) + np.abs(pulls).sum())
     return room
 
 
-def _program(products: Matrix, lengths: Vector, gaps: Vector) -> Program:
+def _program(products: Matrix, lengths: Vector, gaps: Vector) -> LeastDistanceProgram:
     """Return the program of rows with these inner products [k, k], its factor F [k, k]."""
     k = len(products)
     bounds = np.outer(lengths, lengths)
@@ -125,4 +135,4 @@ def _program(products: Matrix, lengths: Vector, gaps: Vector) -> Program:
         )
     noise = k * np.finfo(np.float64).eps * float(values.max(initial=0.0))
     factor = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-    return Program(factor, gaps, blur=max(FLOAT32, np.sqrt(noise)))
+    return LeastDistanceProgram(factor, gaps, tolerance=max(FLOAT32_NOISE, np.sqrt(noise)))

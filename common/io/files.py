@@ -10,7 +10,7 @@ from typing import IO
 
 
 @contextmanager
-def exclusive(path: Path, taken: Exception | None = None) -> Iterator[IO[str]]:
+def file_lock(path: Path, taken: Exception | None = None) -> Iterator[IO[str]]:
     """Hold the lock file at `path`; yields the open file.
 
     The kernel lets go when the process ends, however it ends, so no stale lock is left. The file
@@ -29,7 +29,7 @@ def exclusive(path: Path, taken: Exception | None = None) -> Iterator[IO[str]]:
         yield handle
 
 
-def to_disk(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Wait until a file's content, or a folder's names, are stored.
 
     Else a power cut may leave a name without its content.
@@ -42,7 +42,7 @@ def to_disk(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of `path` at the end of the block, once it is on disk.
 
     Without `durable` it may be lost when the machine loses power.

@@ -3,7 +3,7 @@
 LONGEST = 300  # characters
 
 
-def one_line(text: str, longest: int = LONGEST) -> str:
+def single_line(text: str, longest: int = LONGEST) -> str:
     """Return a text as one line that cannot play tricks on a terminal or a log."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line if len(line) <= longest else f"{line[:longest]} ..."

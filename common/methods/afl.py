@@ -26,7 +26,7 @@ HUGE = 1e300  # rises above this count as this; sums of them still exist
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureWeights:
     """The weights of the clients' losses, and how far the mean iterate is from the newest.
 
     Attributes:
@@ -43,7 +43,7 @@ class Mixture:
     rounds: int = 0
     offset: Vector | None = None
 
-    def met(self, cohort: Sequence[ClientId], clients: int) -> "Mixture":
+    def with_clients(self, cohort: Sequence[ClientId], clients: int) -> "MixtureWeights":
         """Return the same weights, with the cohort's shares of `unseen` under their own names."""
         new = [client for client in cohort if client not in self.lambdas]
         others = max(clients - len(self.lambdas), len(new))
@@ -51,7 +51,7 @@ class Mixture:
         lambdas = self.lambdas | dict.fromkeys(new, each)
         return replace(self, lambdas=lambdas, unseen=each * (others - len(new)))
 
-    def raised(self, rises: Mapping[ClientId, float], clients: int) -> "Mixture":
+    def ascended(self, rises: Mapping[ClientId, float], clients: int) -> "MixtureWeights":
         """Add to the weights and project them, the unseen clients' among them."""
         seen = len(self.lambdas)
         others = max(clients - seen, 0)
@@ -63,7 +63,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class AFL(Method[Mixture]):
+class AFL(Method[MixtureWeights]):
     """The cohort's displacements, weighted by lambda; then lambda follows the losses."""
 
     name: ClassVar[str] = "afl"
@@ -77,18 +77,20 @@ class AFL(Method[Mixture]):
         False, "evaluate the mean of the models of all rounds instead of the newest"
     )
 
-    def init(self, layout: Layout) -> Mixture:
+    def init(self, layout: Layout) -> MixtureWeights:
         """Return 1/N for every client."""
-        return Mixture()
+        return MixtureWeights()
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d for the mean iterate, where it is asked for; the lambdas are no vectors."""
         return layout.size if self.average else 0
 
-    def aggregate(self, cohort: Cohort, state: Mixture, layout: Layout) -> Step[Mixture]:
+    def aggregate(
+        self, cohort: Cohort, state: MixtureWeights, layout: Layout
+    ) -> Step[MixtureWeights]:
         """Step by the old lambdas, then let the cohort's rise by eta_lambda * F_i."""
         present = [update.client for update in cohort.updates]
-        mixture = state.met(present, cohort.clients)
+        mixture = state.with_clients(present, cohort.clients)
         held = np.array([mixture.lambdas[client] for client in present])
         total = float(held.sum())
         shares = held / total if total > 0 else cohort.equal_shares
@@ -96,7 +98,7 @@ class AFL(Method[Mixture]):
 
         losses = np.minimum(cohort.metric(LOSS_BEFORE), HUGE / max(self.eta_lambda, 1.0))
         rises = cohort.by_client(self.eta_lambda * losses)
-        after = mixture.raised(rises, cohort.clients)
+        after = mixture.ascended(rises, cohort.clients)
         report = {
             "weights": cohort.by_client(shares),
             "lambda_cohort": total,
@@ -114,6 +116,6 @@ class AFL(Method[Mixture]):
         offset: Vector = moved * direction.dtype.type((t - 1) / t)
         return offset
 
-    def evaluation_offset(self, state: Mixture) -> Vector | None:
+    def evaluation_offset(self, state: MixtureWeights) -> Vector | None:
         """Return the way from the newest iterate to the mean of all, where it is asked for."""
         return state.offset

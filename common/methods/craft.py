@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.geometry import combine, inner_products, lengths_of
+from common.geometry import combine, inner_products, lengths_and_scales
 from common.layout import Layout
 from common.methods.base import Method
 from common.settings import setting
@@ -31,14 +31,14 @@ MISSED = 1e-6  # distance of u_i . d from rho_i that is more than rounding
 
 
 @dataclass(frozen=True)
-class Previous:
+class LastDirection:
     """The last d [d], before it was multiplied by eta; zeros before round 1."""
 
     direction: Vector
 
 
 @dataclass(frozen=True)
-class Craft(Method[Previous]):
+class Craft(Method[LastDirection]):
     """Solve for the direction whose product with each unit displacement is the client's share."""
 
     name: ClassVar[str] = "craft"
@@ -48,9 +48,9 @@ class Craft(Method[Previous]):
         0.1, "global step; lengths of the displacements do not count", low=0, open_low=True
     )
 
-    def init(self, layout: Layout) -> Previous:
+    def init(self, layout: Layout) -> LastDirection:
         """Return no direction."""
-        return Previous(np.zeros(layout.size, np.float32))
+        return LastDirection(np.zeros(layout.size, np.float32))
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return d floats."""
@@ -60,7 +60,9 @@ class Craft(Method[Previous]):
         """Return a layer's products, as they are, scaled and inverted, and d with its step."""
         return 2 * 9 * (1 + cohort) ** 2 + 3 * layout.size
 
-    def aggregate(self, cohort: Cohort, state: Previous, layout: Layout) -> Step[Previous]:
+    def aggregate(
+        self, cohort: Cohort, state: LastDirection, layout: Layout
+    ) -> Step[LastDirection]:
         """Solve each layer by itself; remember what came out."""
         deltas = [update.delta for update in cohort.updates]
         direction = np.zeros_like(deltas[0])
@@ -71,7 +73,7 @@ class Craft(Method[Previous]):
             direction[span] = combine(weights, rows, dtype=direction.dtype)
             missed.append(gap)
         report = {"layers": len(missed), "unmet": sum(gap > MISSED for gap in missed)}
-        return Step(self.eta * direction, Previous(direction), report)
+        return Step(self.eta * direction, LastDirection(direction), report)
 
 
 def _solved(products: Matrix, shares: Vector) -> tuple[Vector, float]:
@@ -80,7 +82,7 @@ def _solved(products: Matrix, shares: Vector) -> tuple[Vector, float]:
     `products` [m + 1, m + 1] are of the displacements and, last, of the layer's last d.
     """
     m = len(shares)
-    lengths, scale = lengths_of(products)
+    lengths, scale = lengths_and_scales(products)
     moved = np.flatnonzero(lengths[:m])
     weights = np.zeros(m + 1)
     if moved.size <= 1:

@@ -1,6 +1,6 @@
 """FedHEAL: drop what a client's past does not confirm, and weigh clients by how far they move.
 
-Chen, Huang, Ye. Fair Federated Learning under Domain Skew with Local Consistency and Domain
+Chen, Huang, Ye. Fair Federated Learning under Domain Skew with Local SignCounts and Domain
 Diversity. CVPR 2024 (arXiv 2405.16585), on top of FedAvg. A coordinate of a client's displacement
 counts if its sign was the same in more than `threshold` of the rounds that the client took part
 in before; clients weigh P_i, which grows with the length of what counts, with momentum.
@@ -32,7 +32,7 @@ MOST_ROUNDS = 65_535
 
 
 @dataclass(frozen=True)
-class Consistency:
+class SignCounts:
     """What is known of every client that was seen.
 
     Attributes:
@@ -47,7 +47,7 @@ class Consistency:
 
 
 @dataclass(frozen=True)
-class FedHEAL(Method[Consistency]):
+class FedHEAL(Method[SignCounts]):
     """The mean of what counts, coordinate by coordinate, weighted by distance with momentum."""
 
     name: ClassVar[str] = "fedheal"
@@ -61,9 +61,9 @@ class FedHEAL(Method[Consistency]):
     )
     beta: float = setting(0.4, "what a round adds to the clients' weights", low=0, high=1)
 
-    def init(self, layout: Layout) -> Consistency:
+    def init(self, layout: Layout) -> SignCounts:
         """Return that nobody was seen."""
-        return Consistency()
+        return SignCounts()
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return that the signs of every client can be counted."""
@@ -77,7 +77,7 @@ class FedHEAL(Method[Consistency]):
         """Return the cohort's new counts, beside which the old ones are still there, and a mean."""
         return (cohort // 2 + 4) * layout.size
 
-    def aggregate(self, cohort: Cohort, state: Consistency, layout: Layout) -> Step[Consistency]:
+    def aggregate(self, cohort: Cohort, state: SignCounts, layout: Layout) -> Step[SignCounts]:
         """Mask the displacements, weigh the clients, average; count the cohort's signs."""
         lengths, parts = {}, {}
         for update, mask in self._masked(cohort, state):
@@ -87,7 +87,7 @@ class FedHEAL(Method[Consistency]):
         momentum = state.momentum
         if whole > 0:
             shares = {client: length / whole for client, length in lengths.items()}
-            momentum = momentum.grown(shares, self.beta, start=1 / m)
+            momentum = momentum.updated(shares, self.beta, start=1 / m)
         held = [momentum.weights.get(client, 1 / m) for client in lengths]
         weights = cohort.by_client(np.array(held) / sum(held))
 
@@ -101,7 +101,7 @@ class FedHEAL(Method[Consistency]):
         report = {"weights": weights, "counted": parts}
         return Step(direction, _counted(cohort, state, momentum), report)
 
-    def _masked(self, cohort: Cohort, state: Consistency) -> Iterator[tuple[ClientUpdate, Vector]]:
+    def _masked(self, cohort: Cohort, state: SignCounts) -> Iterator[tuple[ClientUpdate, Vector]]:
         """Pair each update with its mask [d], true where its sign is that of enough rounds."""
         for update in cohort.updates:
             positive, k = state.positive.get(update.client), state.rounds.get(update.client, 0)
@@ -119,7 +119,7 @@ def _distance(masked: Vector, layout: Layout) -> float:
     return sum(length(masked[span]) for span in layout.spans.values())
 
 
-def _counted(cohort: Cohort, state: Consistency, momentum: Momentum) -> Consistency:
+def _counted(cohort: Cohort, state: SignCounts, momentum: Momentum) -> SignCounts:
     """Add the cohort's signs to what was counted."""
     counts, rounds = {}, {}
     for update in cohort.updates:
@@ -130,4 +130,4 @@ def _counted(cohort: Cohort, state: Consistency, momentum: Momentum) -> Consiste
         else:
             counts[client] = positive + (update.delta >= 0) if k < MOST_ROUNDS else positive
         rounds[client] = min(k + 1, MOST_ROUNDS)
-    return Consistency(state.positive.put(cohort.round, counts), state.rounds | rounds, momentum)
+    return SignCounts(state.positive.put(cohort.round, counts), state.rounds | rounds, momentum)

@@ -31,12 +31,12 @@ import numpy as np
 
 from common.client_vectors import ClientVectors
 from common.geometry import (
-    MATRICES,
-    VANISHED,
+    WORK_MATRICES,
+    ZERO_LENGTH,
     combine,
     combined_length,
     inner_products,
-    lengths_of,
+    lengths_and_scales,
     min_norm_weights,
 )
 from common.layout import Layout
@@ -72,7 +72,7 @@ class Layer:
     def solved(cls, span: slice, products: Matrix, fair: Vector) -> "Layer":
         """Find d_l; `fair` [m] are the weights of the fair row."""
         m = len(fair)
-        lengths, scale = lengths_of(products)
+        lengths, scale = lengths_and_scales(products)
         rows = np.diag(scale)[lengths > 0]
         mixed = np.append(fair, np.zeros(len(lengths) - m)) * scale
         length = combined_length(mixed, products)
@@ -82,7 +82,7 @@ class Layer:
         if not size:
             return cls(span, products, np.zeros_like(lengths))
         answer = min_norm_weights(rows @ products @ rows.T)
-        size *= answer.length > VANISHED
+        size *= answer.length > ZERO_LENGTH
         return cls(span, products, size * answer.weights @ rows)
 
     def with_next(self, other: "Layer", fair: Vector) -> "Layer":
@@ -126,7 +126,7 @@ class FedLF(Method[ClientVectors]):
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the products of every layer, and what one layer's solution needs."""
         layers = len(layout.spans if self.released else layout.layers())
-        return 2 * (layers + 3 + MATRICES) * (1 + clients) ** 2
+        return 2 * (layers + 3 + WORK_MATRICES) * (1 + clients) ** 2
 
     def aggregate(
         self, cohort: Cohort, state: ClientVectors, layout: Layout

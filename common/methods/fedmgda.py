@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from common.geometry import (
-    MATRICES,
-    TRUSTED,
-    VANISHED,
+    RESIDUAL_TOLERANCE,
+    WORK_MATRICES,
+    ZERO_LENGTH,
     combine,
     combined_length,
     inner_products,
-    lengths_of,
+    lengths_and_scales,
     min_norm_weights,
 )
 from common.layout import Layout
@@ -56,20 +56,20 @@ class FedMGDA(Method[None]):
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the cohort's products, the same at unit length, and what the solution needs."""
-        return 2 * (3 + MATRICES) * cohort**2
+        return 2 * (3 + WORK_MATRICES) * cohort**2
 
     def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
         """Return eta d, or zero where d is."""
         rows = [update.delta for update in cohort.updates]
         products = inner_products(rows, rows)
-        lengths, scale = lengths_of(products)
+        lengths, scale = lengths_and_scales(products)
         unit = products * np.outer(scale, scale)
         weights, report = self._weights(unit, cohort.shares * (lengths > 0))
         length = combined_length(weights, unit)
         size = self.eta_over_lr * cohort.local_lr
         if self.rescale and length:
             size = combined_length(cohort.shares, products) / length
-        if length <= VANISHED:
+        if length <= ZERO_LENGTH:
             size = 0.0
         report |= {"length_d": length, "weights": cohort.by_client(weights)}
         return Step(combine(size * weights * scale, rows), None, report)
@@ -84,6 +84,6 @@ class FedMGDA(Method[None]):
         low, high = np.maximum(p - self.epsilon, 0), np.minimum(p + self.epsilon, 1)
         bounds = (low, high) if self.epsilon < 1 else ()
         answer = min_norm_weights(unit[np.ix_(moved, moved)], *bounds)
-        trusted = answer.residual <= TRUSTED
+        trusted = answer.residual <= RESIDUAL_TOLERANCE
         weights[moved] = answer.weights if trusted else p
         return weights, report | {"trusted": trusted, "residual": answer.residual}

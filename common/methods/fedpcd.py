@@ -24,14 +24,14 @@ import numpy as np
 
 from common.errors import ConfigError
 from common.geometry import (
-    MATRICES,
-    TRUSTED,
-    VANISHED,
+    RESIDUAL_TOLERANCE,
+    WORK_MATRICES,
+    ZERO_LENGTH,
     check_solver,
     combine,
     combined_length,
-    least_multipliers,
-    lengths_of,
+    lengths_and_scales,
+    solve_dual,
 )
 from common.layout import Layout
 from common.methods.base import Method
@@ -91,7 +91,7 @@ class FedPCD(Method[History]):
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the products before, after and scaled, and those of the program, all active."""
-        return 2 * (3 + MATRICES) * (1 + self.stored_clients(layout, clients, cohort)) ** 2
+        return 2 * (3 + WORK_MATRICES) * (1 + self.stored_clients(layout, clients, cohort)) ** 2
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
         """Bend the cohort's mean; remember the cohort."""
@@ -110,7 +110,9 @@ class FedPCD(Method[History]):
         direction = joined.mean
         if weights is not None:
             dtype = direction.dtype
-            direction = combine(weights, joined.rows, dtype=dtype, working=joined.working)
+            direction = combine(
+                weights, joined.rows, dtype=dtype, compute_dtype=joined.compute_dtype
+            )
         return Step(direction, history, report)
 
     def _bend(self, products: Matrix, rates: Vector) -> tuple[Vector | None, dict[str, Any]]:
@@ -119,21 +121,21 @@ class FedPCD(Method[History]):
         `products` [1 + m, 1 + m] are raw inner products, the mean first; `rates` its learning
         rates, which turn displacements into gradients where vectors are not normalised.
         """
-        lengths, scale = lengths_of(products)
+        lengths, scale = lengths_and_scales(products)
         if not self.normalise:
             scale = (lengths > 0) / rates
         scaled = np.outer(scale, scale)
         scaled *= products  # in place: with many rows it has a gigabyte
         gram, progress = scaled[1:, 1:], scaled[0, 1:] * self.primary
         target = float(lengths[0] * scale[0]) * self.primary
-        answer = least_multipliers(
+        answer = solve_dual(
             gram,
             self.tau * np.diag(gram) - progress,
             target_length=target,
             solver=self.solver,
         )
         # next to a conflict multipliers grow without bound: float32 rows do not tell the point
-        trusted = answer.feasible and answer.residuals.largest() <= TRUSTED
+        trusted = answer.feasible and answer.residuals.largest() <= RESIDUAL_TOLERANCE
         mu = answer.multipliers
         report: dict[str, Any] = {
             "mu": mu,
@@ -152,7 +154,7 @@ class FedPCD(Method[History]):
         weights = np.concatenate([[float(self.primary)], mu]) * scale
         length = combined_length(weights, products)
         # stretching what is rounding to the mean's length would turn noise into a step
-        if length <= VANISHED * float(lengths[0] * scale[0]):
+        if length <= ZERO_LENGTH * float(lengths[0] * scale[0]):
             return np.zeros_like(weights), report | {"cosine": None, "length_before": 0.0}
         report["length_before"] = length  # of x*, before it is given the mean's length
         gains = scaled[1:, :] @ np.divide(

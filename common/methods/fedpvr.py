@@ -41,7 +41,7 @@ class FedPVR(ControlVariateMethod):
         open_high=True,
     )
 
-    def corrected(self, layout: Layout) -> Block:
+    def corrected_block(self, layout: Layout) -> Block:
         """Return the coordinates of the named modules."""
         if last := re.fullmatch(r"last:([1-9]\d*)", self.block.strip()):
             if int(last[1]) > len(layout.modules):
@@ -54,7 +54,7 @@ class FedPVR(ControlVariateMethod):
             )
         return layout.block([name.strip() for name in self.block.split(",") if name.strip()])
 
-    def shares(self, cohort: Cohort) -> Vector:
+    def averaging_weights(self, cohort: Cohort) -> Vector:
         """Return 1/m each, or shares of the examples."""
         return cohort.equal_shares if self.uniform else cohort.shares
 

@@ -41,7 +41,7 @@ WHOLE = 1e-9  # 5 * 0.6 is three entries, whatever the float says
 
 
 @dataclass(frozen=True)
-class Standing:
+class MomentumWeights:
     """Weights of all clients by one measure, adding up to 1, and its level when it was first seen.
 
     Attributes:
@@ -52,14 +52,14 @@ class Standing:
     momentum: Momentum = field(default_factory=Momentum)
     first: float = 0.0
 
-    def after(self, shares: dict[ClientId, float], level: float, beta: float) -> "Standing":
+    def after(self, shares: dict[ClientId, float], level: float, beta: float) -> "MomentumWeights":
         """Let these clients' weights grow by their shares, at the rate beta * level / first."""
         first = self.first or level
-        grown = self.momentum.grown(shares, beta * level / first if first else beta)
+        grown = self.momentum.updated(shares, beta * level / first if first else beta)
         weights = _to_one(list(grown.weights.values()))
         if weights is None:
             return replace(self, first=first)
-        return Standing(
+        return MomentumWeights(
             replace(grown, weights=dict(zip(grown.weights, weights, strict=True))), first
         )
 
@@ -70,16 +70,16 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Standings:
+class FedPWState:
     """What FedPW remembers: p by the losses, q by the agreement, and how many rounds there were."""
 
-    losses: Standing = field(default_factory=Standing)
-    agreement: Standing = field(default_factory=Standing)
+    losses: MomentumWeights = field(default_factory=MomentumWeights)
+    agreement: MomentumWeights = field(default_factory=MomentumWeights)
     rounds: int = 0
 
 
 @dataclass(frozen=True)
-class FedPW(Method[Standings]):
+class FedPW(Method[FedPWState]):
     """Thin out the updates, mix two sets of weights, enlarge what the clients agree on."""
 
     name: ClassVar[str] = "fedpw"
@@ -94,16 +94,16 @@ class FedPW(Method[Standings]):
         10, "magnitudes are averaged over every so many entries; 10 as published, 1 all", low=1
     )
 
-    def init(self, layout: Layout) -> Standings:
+    def init(self, layout: Layout) -> FedPWState:
         """Return that nobody was seen."""
-        return Standings()
+        return FedPWState()
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the cohort's products, a tensor thinned for each client, and what ranks it."""
         largest = max(tensor.size for tensor in layout.tensors)
         return 2 * 4 * cohort**2 + (cohort + 12) * largest
 
-    def aggregate(self, cohort: Cohort, state: Standings, layout: Layout) -> Step[Standings]:
+    def aggregate(self, cohort: Cohort, state: FedPWState, layout: Layout) -> Step[FedPWState]:
         """Update both sets of weights; average whole displacements first, thinned ones later."""
         clients = [update.client for update in cohort.updates]
         losses = np.clip(cohort.metric(LOSS), 0.0, MOST_LOSS)
@@ -111,7 +111,7 @@ class FedPW(Method[Standings]):
         shares, level = _agreement(cohort)
         by_loss = cohort.by_client(ratios / ratios.sum())
         by_agreement = cohort.by_client(shares)
-        after = Standings(
+        after = FedPWState(
             state.losses.after(by_loss, float(losses.mean()), self.beta),
             state.agreement.after(by_agreement, level, self.beta),
             state.rounds + 1,

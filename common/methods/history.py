@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from common.client_vectors import ClientVectors
-from common.geometry import inner_products, lengths_of
+from common.geometry import inner_products, lengths_and_scales
 from common.types import ClientId, Cohort, Matrix, Vector
 
 LONG = 2**18  # numbers in a row from which float32 pays, and from which its errors even out
@@ -29,14 +29,14 @@ SHORTEST, LONGEST = 1e-12, 1e12  # lengths whose squares float32 holds, with roo
 
 
 @dataclass(frozen=True)
-class Joined:
+class CohortWithHistory:
     """The cohort beside the absent clients that are remembered, and what to remember next.
 
     Attributes:
         clients: of the displacements, the cohort's first [k].
         rows: the mean, then the clients' displacements in that order [1 + k], each [d].
         products: raw inner products of the rows [1 + k, 1 + k].
-        working: the dtype that is good enough to add such rows up in.
+        compute_dtype: the dtype that is good enough to add such rows up in.
         absent: how many of the clients are not in the cohort; they are the last.
         history: the cohort and these absent clients.
     """
@@ -44,7 +44,7 @@ class Joined:
     clients: Sequence[ClientId]
     rows: Sequence[Vector]
     products: Matrix
-    working: DTypeLike
+    compute_dtype: DTypeLike
     absent: int
     history: "History"
 
@@ -70,7 +70,7 @@ class History:
     products: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     exact: bool = True
 
-    def join(self, cohort: Cohort, shares: Vector, before: int) -> Joined:
+    def join(self, cohort: Cohort, shares: Vector, before: int) -> CohortWithHistory:
         """Put the cohort and its mean beside what is remembered of others since round `before`.
 
         Args:
@@ -90,8 +90,10 @@ class History:
             products[1:, 1:],
             exact,
         )
-        working = np.float64 if exact else np.float32
-        return Joined([*present, *absent], rows, products, working, len(absent), history)
+        compute_dtype = np.float64 if exact else np.float32
+        return CohortWithHistory(
+            [*present, *absent], rows, products, compute_dtype, len(absent), history
+        )
 
 
 def _products(
@@ -109,7 +111,7 @@ def _products(
         products = _filled(made, history, absent)
         return products, not (in_float32 and _far_apart(products[1:, 1:]))
     if in_float32:
-        made = _symmetric(inner_products(rows[1 : 1 + new], rows[1:], working=np.float32))
+        made = _symmetric(inner_products(rows[1 : 1 + new], rows[1:], compute_dtype=np.float32))
         products = _filled(_with_mean(made, shares), history, absent)
         if _far_apart(products[1:, 1:]):
             return products, False
@@ -126,7 +128,7 @@ def _evens_out(row: Vector) -> bool:
     pieces = range(0, row.size - PIECE + 1, max(row.size // SAMPLES, PIECE))
     sample = np.concatenate([row[start : start + PIECE] for start in pieces])
     exact = inner_products([sample], [sample])[0, 0]
-    fast = inner_products([sample], [sample], working=np.float32)[0, 0]
+    fast = inner_products([sample], [sample], compute_dtype=np.float32)[0, 0]
     return bool(abs(fast - exact) <= EVEN * exact)
 
 
@@ -163,7 +165,7 @@ def _filled(made: Matrix, history: History, absent: Sequence[ClientId]) -> Matri
 
 def _far_apart(products: Matrix) -> bool:
     """Whether float32 is enough for rows with these products: no sum of them is nearly zero."""
-    lengths, scale = lengths_of(products)
+    lengths, scale = lengths_and_scales(products)
     if not (
         np.isfinite(products).all() and (lengths > SHORTEST).all() and (lengths < LONGEST).all()
     ):

@@ -18,7 +18,7 @@ class Momentum:
     weights: dict[ClientId, float] = field(default_factory=dict)
     trends: dict[ClientId, float] = field(default_factory=dict)
 
-    def grown(
+    def updated(
         self, shares: Mapping[ClientId, float], rate: float, start: float = 0.0
     ) -> "Momentum":
         """Take dP_i <- (1 - rate) dP_i + rate * share_i and P_i <- P_i + dP_i for these clients.

@@ -19,10 +19,10 @@ class Scaffold(ControlVariateMethod):
     name: ClassVar[str] = "scaffold"
     source: ClassVar[str] = "Karimireddy et al., ICML 2020"
 
-    def corrected(self, layout: Layout) -> Block:
+    def corrected_block(self, layout: Layout) -> Block:
         """Return all coordinates."""
         return layout.everything
 
-    def shares(self, cohort: Cohort) -> Vector:
+    def averaging_weights(self, cohort: Cohort) -> Vector:
         """Return 1/m each."""
         return cohort.equal_shares

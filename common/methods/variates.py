@@ -70,17 +70,17 @@ def check_payload_size(name: str, block: Block, sent: int) -> None:
 class ControlVariateMethod(Method[ControlVariates]):
     """Base of the two methods; they say which block is corrected and how models are averaged."""
 
-    def corrected(self, layout: Layout) -> Block:
+    def corrected_block(self, layout: Layout) -> Block:
         """Return the coordinates that get a control variate."""
         raise NotImplementedError
 
-    def shares(self, cohort: Cohort) -> Vector:
+    def averaging_weights(self, cohort: Cohort) -> Vector:
         """Return the weights of the average of the models [m]."""
         raise NotImplementedError
 
     def init(self, layout: Layout) -> ControlVariates:
         """Return c = c_i = 0."""
-        return ControlVariates(np.zeros(self.corrected(layout).size))
+        return ControlVariates(np.zeros(self.corrected_block(layout).size))
 
     def server_payload(self, state: ControlVariates, client: ClientId) -> Mapping[str, Vector]:
         """Send c - c_i [v]; nothing when the block is empty."""
@@ -95,7 +95,7 @@ class ControlVariateMethod(Method[ControlVariates]):
         Raises:
             WireError: what the server sent does not fit this client's block.
         """
-        shift, block = server_payload.get(SHIFT), self.corrected(layout)
+        shift, block = server_payload.get(SHIFT), self.corrected_block(layout)
         check_payload_size(self.name, block, 0 if shift is None else shift.size)
         return LocalRule(shift=shift, block=block)
 
@@ -110,7 +110,7 @@ class ControlVariateMethod(Method[ControlVariates]):
         """Send option II's c_i+ [v]; `lr_sum` is K * lr with the steps really taken."""
         if SHIFT not in server_payload:
             return {}
-        block = self.corrected(layout)
+        block = self.corrected_block(layout)
         variate = block.take(received)
         variate -= block.take(reached)
         variate /= variate.dtype.type(lr_sum)
@@ -125,7 +125,7 @@ class ControlVariateMethod(Method[ControlVariates]):
         self, cohort: Cohort, state: ControlVariates, layout: Layout
     ) -> Step[ControlVariates]:
         """Average the models; replace the cohort's c_i; c moves by (1/N) sum (c_i+ - c_i)."""
-        direction = cohort.mean(self.shares(cohort))
+        direction = cohort.mean(self.averaging_weights(cohort))
         if not state.total.size:
             return Step(direction, state)
         arrived = {update.client: update.client_payload[VARIATE] for update in cohort.updates}
@@ -136,15 +136,15 @@ class ControlVariateMethod(Method[ControlVariates]):
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return that every client can have a variate, if there is a block."""
-        return clients if self.corrected(layout).size else 0
+        return clients if self.corrected_block(layout).size else 0
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return v floats for every client and twice that for the float64 sum."""
-        return self.corrected(layout).size * (clients + 2)
+        return self.corrected_block(layout).size * (clients + 2)
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
         """Return the new sum beside the old one, c, and what a new c_i is made with, in float64."""
-        return 6 * self.corrected(layout).size
+        return 6 * self.corrected_block(layout).size
 
     def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
         """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""

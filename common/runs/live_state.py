@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.types import ClientId
 
 LIVE = "live.json"
@@ -101,7 +101,7 @@ class LiveStateFile:
             return
         self._last, self._when = live, now
         try:
-            with replacing(self.path, durable=False) as file:
+            with atomic_write(self.path, durable=False) as file:
                 file.write(json.dumps({**vars(live), "updated": now}).encode())
         except OSError:
             return

@@ -3,22 +3,22 @@
 from contextlib import suppress
 from pathlib import Path
 
-from common.io.files import replacing
-from common.io.text import one_line
+from common.io.files import atomic_write
+from common.io.text import single_line
 
 MEMORY = "memory.txt"
 
 
 def write_memory_note(folder: Path, needs: str) -> None:
     """Write the line; a full disk is no reason to end a run, so it is not told here."""
-    with suppress(OSError), replacing(folder / MEMORY, durable=False) as file:
+    with suppress(OSError), atomic_write(folder / MEMORY, durable=False) as file:
         file.write(f"{needs}\n".encode())
 
 
 def read_memory_note(folder: Path) -> str:
     """Return the line of the run in this folder, "" while it is not known."""
     try:
-        return one_line((folder / MEMORY).read_text(encoding="utf-8", errors="replace").rstrip())
+        return single_line((folder / MEMORY).read_text(encoding="utf-8", errors="replace").rstrip())
     except OSError:
         return ""
 

@@ -17,9 +17,9 @@ from typing import Any, Literal, NoReturn, TypeAlias, get_args
 import numpy as np
 
 from common.errors import FedError
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.io.typed_json import FiniteFloat, Int64, JsonTypeError, from_json
-from common.fairness import Fairness, fairness, without_examples
+from common.fairness import Fairness, fairness, clients_without_examples
 from common.types import ClientId
 
 CONFIG_FILE = "config.toml"
@@ -76,7 +76,7 @@ class Evaluation:
             DataError: a client's counts are impossible.
         """
         counts = {client: (score.correct, score.examples) for client, score in scores.items()}
-        empty = without_examples(counts)
+        empty = clients_without_examples(counts)
         return cls(
             clients={client: score for client, score in scores.items() if client not in empty},
             absent={**absent, **dict.fromkeys(empty, NO_EXAMPLES)},
@@ -353,7 +353,7 @@ def _no_constant(name: str) -> NoReturn:
 
 def _replace(path: Path, data: bytes) -> None:
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(data)
     except OSError as error:
         raise RecordError(f"{path} cannot be written: {error}") from error

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from rich.table import Table
 
-from common.io.text import one_line
+from common.io.text import single_line
 from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.types import ClientId, by_client
@@ -82,14 +82,14 @@ class Turnout:
         ):  # fmt: skip
             table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
         for client in clients:
-            table.add_row(one_line(client), *self._row(client))
+            table.add_row(single_line(client), *self._row(client))
         return table
 
     def _row(self, client: ClientId) -> Sequence[str]:
         newest, drops = self.newest.get(client), self.drops.get(client, [])
         reason = drops[-1].dropped[client] if drops else ""
         return (
-            one_line(self._now(client)),
+            single_line(self._now(client)),
             f"round {newest.round}" if newest else "",
             f"{newest.arrived[client]:.1f}" if newest and client in newest.arrived else "",
             *(
@@ -97,7 +97,7 @@ class Turnout:
                 for sent in ((newest.bytes_down, newest.bytes_up) if newest else ({}, {}))
             ),
             str(len(drops)) if drops else "",
-            one_line(self.live.refused.get(client) or reason),
+            single_line(self.live.refused.get(client) or reason),
         )
 
     def _now(self, client: ClientId) -> str:

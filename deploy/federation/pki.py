@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography import x509
 
 from common.errors import DeployError
-from common.io.files import to_disk
+from common.io.files import sync_to_disk
 from deploy.federation.certificates import (
     Key,
     certificate_pem,
@@ -198,7 +198,7 @@ def _move_in(files: Files) -> bool:
         files.next_key.replace(files.key)
     if crt is not None and (key := load_key(files.key)) is not None and fits(key, crt):
         files.next_crt.replace(files.crt)
-        to_disk(files.crt.parent)
+        sync_to_disk(files.crt.parent)
         return True
     files.next_crt.unlink(missing_ok=True)
     files.next_key.unlink(missing_ok=True)

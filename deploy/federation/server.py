@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from common.errors import DeployError
-from common.io.files import exclusive
+from common.io.files import file_lock
 from deploy.federation.certificates import fits, load_certificate, load_key
 from deploy.federation.pki import examine
 from deploy.federation.superlink_client import read_address
@@ -156,7 +156,7 @@ def serve(place: Place, say: Say, stop: threading.Event) -> None:
         f"another fedkeel server runs on {place.state}; stop it first, or give this one a --state "
         "of its own"
     )
-    with exclusive(place.state / "lock", taken):
+    with file_lock(place.state / "lock", taken):
         _check_ports(place)
         for folder in (place.state / "logs", place.state / "proxy", place.runs):
             folder.mkdir(parents=True, exist_ok=True)

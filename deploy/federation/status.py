@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common.errors import ConfigError
-from common.io.text import one_line
+from common.io.text import single_line
 from common.runs.live_state import LIVE, LiveState, read_live_state
 from common.runs.records import (
     CONFIG_FILE,
@@ -78,7 +78,7 @@ def headline(
     live: LiveState | None, outcome: Outcome | None, now: float, name: str = "NAME"
 ) -> str:
     """Say in one line what a run is doing."""
-    return one_line(_headline(live, outcome, now, name), LONGEST_LINE)
+    return single_line(_headline(live, outcome, now, name), LONGEST_LINE)
 
 
 def _headline(live: LiveState | None, outcome: Outcome | None, now: float, name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from common.io.text import one_line
+from common.io.text import single_line
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL) ?: *")
@@ -55,7 +55,7 @@ def hear(heard: Heard, line: str, now: float) -> Told:
     for pattern, means in RULES.items():
         if match := pattern.match(text):
             heard, event = means(heard, match.groups(), now)
-            return heard, one_line(event)
+            return heard, single_line(event)
     return heard, grave(line)
 
 
@@ -64,7 +64,7 @@ def grave(line: str) -> str:
     if FULL.match(plain(line)):
         return FULL_SAID
     found = GRAVE.match(plain(line))
-    return one_line(found[1]) if found and not PASSING.match(found[1]) else ""
+    return single_line(found[1]) if found and not PASSING.match(found[1]) else ""
 
 
 def plain(line: str) -> str:

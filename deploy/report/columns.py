@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from common.statistics import OverSeeds
+from common.statistics import SeedSummary
 from deploy.report import metrics
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import Family
@@ -35,7 +35,7 @@ class Column:
     decimals: int
     better: Literal["higher", "lower"]
     of_run: Callable[[RunData], float | None]
-    of_family: Callable[[Family], OverSeeds | None]
+    of_family: Callable[[Family], SeedSummary | None]
 
     def text(self, value: float, decimals: int | None = None) -> str:
         """Format a value, with `self.decimals` unless another number is given."""

@@ -5,7 +5,7 @@ from statistics import fmean
 from sys import float_info
 from typing import Any
 
-from common.statistics import OverSeeds, over_seeds
+from common.statistics import SeedSummary, summarise_seeds
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import Family, Study
 from server_app.run_dir.partition import Partition, read_partition
@@ -48,7 +48,7 @@ def last_diagnosed(family: Family, part: str) -> list[Found]:
     return [rounds[-1][1] for rounds in found if rounds]
 
 
-def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, OverSeeds]]:
+def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, SeedSummary]]:
     """Return the number at this place of a part by round, its mean and range over the seeds."""
     tables = [
         {number: number_in(found, part, *keys) for number, found in diagnosed(run, part)}
@@ -58,17 +58,17 @@ def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, OverSe
     return _by_round(tables)
 
 
-def mean_over_rounds(family: Family, part: str, *keys: str) -> OverSeeds | None:
+def mean_over_rounds(family: Family, part: str, *keys: str) -> SeedSummary | None:
     """Return the mean over the diagnosed rounds of each seed, its mean and range over the seeds."""
     means = []
     for run in family.runs if not family.personal else ():
         found = (number_in(each, part, *keys) for _, each in diagnosed(run, part))
         known = [value for value in found if value is not None]
         means.append(fmean(known) if known else None)
-    return over_seeds(means)
+    return summarise_seeds(means)
 
 
-def of_rounds(family: Family, key: str) -> list[tuple[int, OverSeeds]]:
+def of_rounds(family: Family, key: str) -> list[tuple[int, SeedSummary]]:
     """Return a number of the method's own reports by round, its mean and range over the seeds."""
     tables = [
         {r.round: _number(r.method.get(key)) for r in run.records}
@@ -78,9 +78,9 @@ def of_rounds(family: Family, key: str) -> list[tuple[int, OverSeeds]]:
     return _by_round(tables)
 
 
-def _by_round(tables: list[dict[int, float | None]]) -> list[tuple[int, OverSeeds]]:
+def _by_round(tables: list[dict[int, float | None]]) -> list[tuple[int, SeedSummary]]:
     rounds = sorted({number for table in tables for number in table})
-    pairs = [(number, over_seeds(table.get(number) for table in tables)) for number in rounds]
+    pairs = [(number, summarise_seeds(table.get(number) for table in tables)) for number in rounds]
     return [(number, value) for number, value in pairs if value]
 
 

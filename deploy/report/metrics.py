@@ -13,12 +13,12 @@ from common.config import RunConfig
 from common.fairness import Fairness, rounds_to_reach
 from common.runs.records import Evaluation
 from common.statistics import (
-    Difference,
-    OverSeeds,
+    PairedDifference,
+    SeedSummary,
     area_under_curve,
     mean_curve,
-    over_seeds,
     paired_difference,
+    summarise_seeds,
 )
 from common.types import ClientId
 from deploy.report.html.elements import printable
@@ -73,11 +73,11 @@ def evaluated(study: Study) -> list[Family]:
     return [family for family in study.families if last_round(family)]
 
 
-def curve(family: Family, get: OfFairness = mean) -> list[tuple[int, OverSeeds]]:
+def curve(family: Family, get: OfFairness = mean) -> list[tuple[int, SeedSummary]]:
     """Return a number's mean and range over seeds at the rounds that all of them evaluated."""
     tables = [dict(run.evaluated) for run in family.by_seed.values()]
     shared = sorted(set.intersection(*map(set, tables))) if tables else []
-    pairs = [(number, over_seeds(get(table[number]) for table in tables)) for number in shared]
+    pairs = [(number, summarise_seeds(get(table[number]) for table in tables)) for number in shared]
     return [(number, value) for number, value in pairs if value]
 
 
@@ -87,7 +87,7 @@ def last_round(family: Family) -> int | None:
     return points[-1][0] if points else None
 
 
-def final(family: Family, get: OfFairness = mean) -> OverSeeds | None:
+def final(family: Family, get: OfFairness = mean) -> SeedSummary | None:
     """Return a number's mean and range over seeds at the end of the family."""
     points = curve(family, get)
     return points[-1][1] if points else None
@@ -109,9 +109,9 @@ def served(family: Family) -> dict[int | None, dict[ClientId, float]]:
     return {seed: each.accuracies for seed, each in evaluations(family).items()}
 
 
-def of_runs(family: Family, get: Callable[[RunData], float | None]) -> OverSeeds | None:
+def of_runs(family: Family, get: Callable[[RunData], float | None]) -> SeedSummary | None:
     """Return a number of whole runs, its mean and range over the seeds."""
-    return over_seeds(get(run) for run in family.runs)
+    return summarise_seeds(get(run) for run in family.runs)
 
 
 def area(run: RunData) -> float | None:
@@ -222,7 +222,7 @@ def _mean_points(family: Family) -> list[tuple[int, float]]:
     return mean_curve([run.curve for run in family.by_seed.values()])
 
 
-def differences(study: Study, statistic: str) -> list[tuple[Family, Difference]]:
+def differences(study: Study, statistic: str) -> list[tuple[Family, PairedDifference]]:
     """Return how much better each family is than the reference on the same clients.
 
     Args:
@@ -244,7 +244,7 @@ def _frozen(tables: Mapping[int | None, Mapping[ClientId, float]]) -> Frozen:
 
 
 @lru_cache(maxsize=256)
-def _difference(ours: Frozen, theirs: Frozen, statistic: str) -> Difference | None:
+def _difference(ours: Frozen, theirs: Frozen, statistic: str) -> PairedDifference | None:
     """The bootstrap takes longest of all: a figure and a table of the same numbers share it."""
     one, other = ({seed: dict(table) for seed, table in side} for side in (ours, theirs))
     return paired_difference(one, other, statistic)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.io.files import replacing
+from common.io.files import atomic_write
 from deploy.report.figures import write_figures
 from deploy.report.html.page import TITLE, render
 from deploy.report.report_json import write_numbers
@@ -44,7 +44,7 @@ def write_report(
         told = "\n  ".join(left_out.values())
         raise ConfigError(f"no run can be read:\n  {told}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as file:
+    with atomic_write(out) as file:
         page = render(runs, title=title or TITLE, left_out=left_out, targets=targets)
         file.write(page.encode())
     numbers = out.with_suffix(".json")

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.runs.records import json_values
-from common.statistics import STATISTICS, OverSeeds
+from common.statistics import STATISTICS, SeedSummary
 from deploy.report import metrics, set_coverage
 from deploy.report.columns import FAMILY_COLUMNS
 from deploy.report.fallback import with_fallback
@@ -38,7 +38,7 @@ def write_numbers(
 ) -> None:
     """Write them in one piece or not at all."""
     text = json.dumps(numbers_of(runs, left_out, targets), allow_nan=False, indent=1) + "\n"
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 
@@ -95,7 +95,7 @@ def _family(family: Family) -> dict[str, Any]:
     }
 
 
-def _over_seeds(value: OverSeeds | None) -> dict[str, Any] | None:
+def _over_seeds(value: SeedSummary | None) -> dict[str, Any] | None:
     return asdict(value) if value else None
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.fairness import rounds_to_reach
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.runs.records import Evaluation, json_values
 from deploy.report.columns import MEGABYTES, RUN_COLUMNS, SECONDS, Column
 from deploy.report.run_data import RunData
@@ -109,6 +109,6 @@ def write_summary(runs: Sequence[RunData], out_dir: Path, data: str = "") -> Pat
     """Write `summary.json` and return its path."""
     path = out_dir / "summary.json"
     text = json.dumps(summary_json(runs, data), allow_nan=False, indent=2) + "\n"
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
     return path

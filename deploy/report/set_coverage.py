@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.runs.records import RecordError
-from common.statistics import OverSeeds, over_seeds
+from common.statistics import SeedSummary, summarise_seeds
 from deploy.report.run_groups import Family
 from server_app.round.calibration import Conformal, Level, read_conformal
 
@@ -21,8 +21,8 @@ class SetCoverage:
     """
 
     miscoverage: float
-    coverage: OverSeeds
-    size: OverSeeds
+    coverage: SeedSummary
+    size: SeedSummary
 
 
 def conformal_by_seed(family: Family) -> dict[int | None, Conformal]:
@@ -58,9 +58,9 @@ def chosen(found: Sequence[Conformal], score: str) -> SetCoverage | None:
     return next((row for row in curve_of(found, score) if row.miscoverage == level), None)
 
 
-def first_choice(found: Sequence[Conformal]) -> OverSeeds | None:
+def first_choice(found: Sequence[Conformal]) -> SeedSummary | None:
     """Return how often the likeliest label alone is right."""
-    return over_seeds(sets.accuracy for sets in found)
+    return summarise_seeds(sets.accuracy for sets in found)
 
 
 def numbers_of(family: Family) -> dict[str, Any] | None:
@@ -79,6 +79,6 @@ def _plain(row: SetCoverage) -> dict[str, Any]:
 
 
 def _over_seeds(level: float, rows: Sequence[Level]) -> SetCoverage | None:
-    coverage = over_seeds(row.coverage for row in rows)
-    size = over_seeds(row.mean_size for row in rows)
+    coverage = summarise_seeds(row.coverage for row in rows)
+    size = summarise_seeds(row.mean_size for row in rows)
     return SetCoverage(level, coverage, size) if coverage and size else None

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.errors import ConfigError, did_you_mean
-from common.io.files import exclusive, replacing
+from common.io.files import atomic_write, file_lock
 from deploy.sweep.jobs import Result, carry_out, lanes, refuse_a_gpu_that_is_not_there
 from deploy.sweep.plan import RUNS, Plan, is_folder, read_plan
 from deploy.sweep.progress import watching
@@ -183,14 +183,14 @@ def _only_sweep(folder: Path) -> AbstractContextManager[object]:
     taken = ConfigError(
         f"another sweep is at work in {folder}; wait for it, or give this one another --name"
     )
-    return exclusive(folder / LOCK, taken)
+    return file_lock(folder / LOCK, taken)
 
 
 def _keep(one: Sweep, found: Sequence[Standing]) -> None:
     """Write the plan, and the label of each run, so that the folder says what it is."""
     labels = {standing.run.name: standing.run.label for standing in found}
     text = tomli_w.dumps({**one.plan.to_tables(), RUNS: labels})
-    with replacing(one.folder / PLAN) as file:
+    with atomic_write(one.folder / PLAN) as file:
         file.write(text.encode())
     to = [standing.to for standing in found]
     counts = {

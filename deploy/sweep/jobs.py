@@ -15,8 +15,8 @@ import tomli_w
 from common.config import RunConfig, nested
 from common.data.sources import data_root
 from common.errors import ConfigError, DeployError
-from common.io.files import replacing
-from common.io.text import one_line
+from common.io.files import atomic_write
+from common.io.text import single_line
 from common.parallel import usable_cores
 from common.runs.records import (
     CONFIG_FILE,
@@ -178,7 +178,7 @@ def _start(group: Group, standing: Standing, lane: Lane, engine: str) -> _Runnin
     folder.mkdir(parents=True, exist_ok=True)
     clear_outcome(folder)  # so that how an earlier part ended is not taken for the end of this one
     wanted = {k: v for k, v in config.to_flat().items() if k not in ("name", "resume")}
-    with replacing(folder / WANTED) as file:
+    with atomic_write(folder / WANTED) as file:
         tomli_w.dump(nested(wanted), file)
     command = [
         # Not from the current folder: the user's own packages may have the names of ours.
@@ -246,4 +246,4 @@ def _why(folder: Path, process: "subprocess.Popen[bytes]") -> str:
 
 
 def _line(said: object) -> str:
-    return one_line(" ".join(str(said).split()))
+    return single_line(" ".join(str(said).split()))

@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from common.io.text import one_line
+from common.io.text import single_line
 from common.runs.records import RECORDS, RecordError
-from common.statistics import OverSeeds
+from common.statistics import SeedSummary
 from deploy.report.columns import SWEEP_COLUMNS, Column
 from deploy.report.metrics import evaluated, last_round, name_of
 from deploy.report.run_data import RunData, read_run
@@ -27,7 +27,7 @@ def results(folders: Sequence[Path]) -> Iterator[RenderableType]:
             try:
                 runs.append(read_run(folder))
             except RecordError as error:
-                yield Text(one_line(f"{folder.name} is left out: {error}"))
+                yield Text(single_line(f"{folder.name} is left out: {error}"))
     yield from (study_table(study) for study in group_runs(runs) if evaluated(study))
 
 
@@ -56,7 +56,7 @@ def study_table(study: Study) -> Table:
     return table
 
 
-def _cell(column: Column, value: OverSeeds | None, best: str) -> Text:
+def _cell(column: Column, value: SeedSummary | None, best: str) -> Text:
     if value is None:
         return Text("-")
     mean = column.text(value.mean)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import DeployError
-from common.io.files import to_disk
+from common.io.files import sync_to_disk
 
 PRIVATE, PUBLIC = 0o600, 0o644
 
@@ -92,7 +92,7 @@ def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> 
             file.flush()
             os.fsync(handle)
         part.rename(path)
-        to_disk(path.parent)
+        sync_to_disk(path.parent)
     except OSError as error:
         raise DeployError(f"{path} cannot be written: {error.strerror}") from error
 

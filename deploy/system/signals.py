@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.io.files import exclusive
+from common.io.files import file_lock
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -36,4 +36,4 @@ def only_one(folder: Path) -> AbstractContextManager[object]:
         f"another process is running the run in {folder}; wait for it, or give this one another "
         "--name"
     )
-    return exclusive(folder / "lock", taken)
+    return file_lock(folder / "lock", taken)

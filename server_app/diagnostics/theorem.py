@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common.config import RunConfig
-from common.diagnostics import Premises, Terms, error_bound, relative_error, verdict
+from common.diagnostics import RoundConditions, Terms, error_bound, relative_error, verdict
 from common.geometry import length
 from common.models import Dropout, FlatModel
 from common.types import Cohort, Step
@@ -35,7 +35,7 @@ def theorem_of(
         cosines: of the step with each client's displacement [m], see `cosines_with`.
     """
     terms, smoothness = terms_of(cohort, cosines), _seen(cohort)
-    found = Premises(
+    found = RoundConditions(
         took_part=len(cohort.updates),
         clients=cohort.clients,
         history=config.chosen.history_rounds,

@@ -18,14 +18,14 @@ from common.config import RunConfig
 from common.conformal.prediction_sets import (
     SCORES,
     Tally,
-    edges_of,
-    fewest_examples,
-    rank_of,
+    bin_edges,
+    min_examples,
+    quantile_rank,
     threshold,
 )
 from common.conformal.replies import CALIBRATE, COVER, CalibrationReply, CoverageReply, ask
 from common.errors import AggregationError
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.io.typed_json import FiniteFloat, Int64, JsonTypeError, from_json
 from common.runs.records import NO_EXAMPLES, RecordError, json_values
 from common.types import ClientId, by_client
@@ -152,7 +152,7 @@ def conformal_of(questions: Ask, config: RunConfig, classes: int, number: int) -
     Whatever goes wrong is told in `problem`: no reason to lose a model that is trained.
     """
     options = config.conformal
-    least = fewest_examples(options.miscoverage)
+    least = min_examples(options.miscoverage)
     begun = Conformal(number, options.to_table(), classes, least)
     try:
         return _conformal_of(questions, config, begun)
@@ -176,7 +176,7 @@ def _conformal_of(questions: Ask, config: RunConfig, begun: Conformal) -> Confor
         raise AggregationError(why or "no client has calibration samples")
     thresholds = {}
     for score in SCORES:
-        edges = edges_of(score, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
+        edges = bin_edges(score, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
         pooled = np.sum([reply.counts[score] for reply in told.values()], axis=0)
         thresholds[score] = [threshold(pooled, edges, level) for level in levels]
 
@@ -252,7 +252,7 @@ def _left_out(
 def _level(miscoverage: float, examples: int, q: float, total: Tally) -> Level:
     return Level(
         miscoverage,
-        rank_of(examples, miscoverage),
+        quantile_rank(examples, miscoverage),
         None if isinf(q) else q,
         total.examples,
         total.coverage,
@@ -271,7 +271,7 @@ def write_conformal(run_dir: Path, conformal: Conformal) -> None:
     path = run_dir / CONFORMAL
     text = json.dumps(json_values(asdict(conformal), "conformal"), allow_nan=False, indent=1) + "\n"
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(text.encode())
     except OSError as error:
         raise RecordError(f"{path} cannot be written: {error}") from error

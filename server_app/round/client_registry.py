@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from httpx import TransportError
 
 from common.errors import AggregationError, ClientError, FedError
-from common.io.text import one_line
+from common.io.text import single_line
 from common.types import ClientId, by_client
 from common.wire import ClientCard, query_content
 from server_app.round.error_reasons import reason_of
@@ -204,7 +204,7 @@ class ClientRegistry:
                     raise ClientError(reply if isinstance(reply, str) else reason_of(reply.error))
                 came.append((node, ClientCard.read(reply.content)))
             except FedError as error:
-                self._refuse(node, one_line(str(error)), now)
+                self._refuse(node, single_line(str(error)), now)
         for node, card in sorted(came, key=lambda pair: by_client(self._id(*pair))):
             self._admit(node, card, now)
         for message, (node, since) in list(self._asked.items()):
@@ -222,7 +222,7 @@ class ClientRegistry:
             return
         self._refusals.pop(node, None)
         if self._met and client not in self.cards:
-            self.tell(f"client {client} joins: it {one_line(card.device)}")
+            self.tell(f"client {client} joins: it {single_line(card.device)}")
         self._first = min(self._first or client, client, key=by_client)
         self.cards[client], self._nodes[client] = card, node
         self._holders.setdefault(card.partition, set()).add(client)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 
-from common.io.text import one_line
+from common.io.text import single_line
 
 SPOKEN: Mapping[int, str] = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp could not be loaded",
@@ -39,4 +39,4 @@ def reason_of(error: Error) -> str:
         lines = ["; ".join(lines)]  # said on purpose: all of it counts
     last = lines[-1] if lines else ""
     said = SPOKEN.get(error.code, f"error {error.code}")
-    return f"{said}: {one_line(last)}" if last else said
+    return f"{said}: {single_line(last)}" if last else said

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from httpx import HTTPError, TransportError  # what Flower's grid raises: refused, not reached
 
-from common.io.text import one_line
+from common.io.text import single_line
 from server_app.round.error_reasons import is_lost
 
 APART = 4  # looks that go on side by side
@@ -87,7 +87,7 @@ class Looks:
         if error is not None and (isinstance(error, HTTPError) or not isinstance(error, Exception)):
             raise error
         if error is not None and len(look.messages) == 1:
-            said = one_line(f"{type(error).__name__}: {error}")
+            said = single_line(f"{type(error).__name__}: {error}")
             yield look.messages[0], f"its reply is malformed: {said!r}"
         elif error is not None:
             self._alone |= {nodes[name] for name in look.messages if name in nodes}

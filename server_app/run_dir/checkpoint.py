@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from common.client_vectors import ClientVectors, Entry
 from common.errors import CheckpointError
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.layout import Layout
 from common.methods import Method
 from common.types import Vector
@@ -48,7 +48,7 @@ def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) 
     path = folder / f"round-{state.round:06d}.ckpt"
     packed = np.frombuffer(head.encode(), np.uint8)
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             np.savez(file, allow_pickle=False, head=packed, **arrays)
         for old in sorted(folder.glob(PATTERN))[:-keep]:
             old.unlink()

@@ -13,7 +13,7 @@ import numpy as np
 from common.config import RunConfig
 from common.errors import DataError
 from common.federated_data import dataset_of, splits_of
-from common.io.files import replacing
+from common.io.files import atomic_write
 from common.io.typed_json import Int64, JsonTypeError, from_json
 from common.types import ClientId
 
@@ -50,7 +50,7 @@ def note_partition(run_dir: Path, config: RunConfig) -> None:
     """Write `partition.json`; a machine that has not the data goes on without."""
     try:
         text = json.dumps(asdict(partition_of(config))) + "\n"
-        with replacing(run_dir / PARTITION) as file:
+        with atomic_write(run_dir / PARTITION) as file:
             file.write(text.encode())
     except (DataError, OSError) as error:
         logger.warning("who holds which classes is not noted: %s", error)

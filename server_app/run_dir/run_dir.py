@@ -14,7 +14,7 @@ import tomli_w
 
 from common.config import NOT_IN_RESULTS, RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError, FedError
-from common.io.files import exclusive, replacing
+from common.io.files import atomic_write, file_lock
 from common.layout import Layout
 from common.runs.live_state import LiveState, LiveStateFile
 from common.runs.records import (
@@ -150,7 +150,7 @@ class RunDir:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             flat = {k: v for k, v in self.config.to_flat().items() if k not in WHERE}
-            with replacing(self.path / CONFIG_FILE) as file:
+            with atomic_write(self.path / CONFIG_FILE) as file:
                 tomli_w.dump(nested(flat), file)
         except OSError as error:
             raise ConfigError(f"the run cannot be written to {self.path}: {error}") from error
@@ -211,7 +211,7 @@ class RunDir:
             f"the run in {self.path} is being served already, by a ServerApp that still lives; "
             "wait for it, stop it, or give this run another name"
         )
-        return exclusive(self.path / SERVING, taken)
+        return file_lock(self.path / SERVING, taken)
 
     def finish(self, state: ServerState[Any], layout: Layout, seconds: float) -> None:
         """Write the final model by name, whole or not at all, and that the run is complete.
@@ -222,7 +222,7 @@ class RunDir:
         named = {**layout.unflatten(state.weights), **state.buffers}
         path = self.path / WEIGHTS
         try:
-            with replacing(path) as file:
+            with atomic_write(path) as file:
                 np.savez(file, allow_pickle=False, **named)
         except OSError as error:
             raise CheckpointError(f"the model cannot be written to {path}: {error}") from error
@@ -245,7 +245,7 @@ class RunDir:
 def is_served(path: Path) -> bool:
     """Whether a ServerApp that lives is at work on the run in this folder."""
     try:
-        with exclusive(path / SERVING, BlockingIOError()):
+        with file_lock(path / SERVING, BlockingIOError()):
             return False
     except BlockingIOError:
         return True

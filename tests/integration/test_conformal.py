@@ -17,9 +17,9 @@ from common.conformal.prediction_sets import (
     SCORES,
     Outputs,
     Tally,
-    edges_of,
+    bin_edges,
+    prediction_sets,
     quantile,
-    sets_of,
     softmax,
 )
 from common.rng import stream
@@ -72,12 +72,12 @@ def test_the_sets_are_those_of_all_samples_in_one_place_up_to_a_bin(
     assert sets.accuracy == evaluation.fairness.mean_weighted
     for name, score in SCORES.items():
         true = score(out)[np.arange(len(labels)), labels]
-        edges = edges_of(name, 10, 2000, k_reg=1, lam=0.1)
+        edges = bin_edges(name, 10, 2000, k_reg=1, lam=0.1)
         for row in sets.scores[name]:
             exact = quantile(true, row.miscoverage)
             q = inf if row.threshold is None else row.threshold
             assert exact <= q <= exact + np.diff(edges).max() + 1e-12
-            tally = Tally.of(sets_of(score(tests), q, tests.top), truth)
+            tally = Tally.of(prediction_sets(score(tests), q, tests.top), truth)
             assert row.sizes == tally.sizes.tolist()
             assert row.coverage_by_size == tally.coverage_by_size
 

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from common.errors import DataError
-from common.io.files import exclusive, to_disk
+from common.io.files import file_lock, sync_to_disk
 
 META = "meta.json"
 HOME = ".fedkeel-cache"
@@ -68,7 +68,7 @@ def open_or_build(
         try:
             home.parent.mkdir(mode=0o700, exist_ok=True)
             home.mkdir(exist_ok=True)
-            with exclusive(home / ".lock"):
+            with file_lock(home / ".lock"):
                 if not _opened(home / name):  # nobody built it while this process waited
                     _build(home, name, options, build)
             if found := _opened(home / name):
@@ -129,7 +129,7 @@ def _build(home: Path, name: str, options: str, build: Callable[[Path], None]) -
         part.mkdir()
         build(part)
         for path in (*part.iterdir(), part):
-            to_disk(path)
+            sync_to_disk(path)
         part.rename(home / name)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from common.errors import DataError
-from common.io.files import exclusive
+from common.io.files import file_lock
 
 LOCK = ".fedkeel-download.lock"
 BLOCK = 1 << 20
@@ -45,7 +45,7 @@ def fetch(files: Sequence[RemoteFile], folder: Path, seconds: float = 10.0) -> N
     asked = time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with exclusive(folder / LOCK) as note:
+        with file_lock(folder / LOCK) as note:
             missing = [file for file in files if not (folder / file.name).exists()]
             if missing:
                 _raise_recent_failure(note, asked)

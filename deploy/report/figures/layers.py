@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from common.statistics import OverSeeds
+from common.statistics import SeedSummary
 from deploy.report.diagnostic_values import (
     at,
     last_diagnosed,
@@ -72,7 +72,7 @@ def drift_by_layer(study: Study) -> "Figure | None":
     return figure
 
 
-def _drift(series: Series) -> dict[str, OverSeeds]:
+def _drift(series: Series) -> dict[str, SeedSummary]:
     last = last_diagnosed(series.family, "drift")
     names = dict.fromkeys(name for found in last for name in table_in(found, "drift", "layers"))
     found = {name: mean_over_rounds(series.family, "drift", "layers", name) for name in names}

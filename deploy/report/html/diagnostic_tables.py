@@ -1,7 +1,7 @@
 """What the diagnostics of a study say in words, and what to be careful about in them."""
 
 from common.conformal.prediction_sets import SCORES
-from common.statistics import OverSeeds
+from common.statistics import SeedSummary
 from deploy.report.diagnostic_values import (
     at,
     diagnosed,
@@ -100,7 +100,7 @@ def of_sets(study: Study) -> Html:
     )
 
 
-def _share(value: OverSeeds | None) -> Html | str:
+def _share(value: SeedSummary | None) -> Html | str:
     return f"{100 * value.mean:.1f} %" if value else "-"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from common.fairness import worst_count
 from common.runs.records import ClientScore
-from common.statistics import LEVEL, Difference, OverSeeds
+from common.statistics import LEVEL, PairedDifference, SeedSummary
 from deploy.report import metrics
 from deploy.report.columns import FAMILY_COLUMNS, PERCENT, SECONDS, Column
 from deploy.report.figures.style import Series, coloured_series, series_of
@@ -42,7 +42,7 @@ def summary(study: Study) -> Html:
     )
 
 
-def _cells(column: Column, values: Sequence[OverSeeds | None]) -> list[Html]:
+def _cells(column: Column, values: Sequence[SeedSummary | None]) -> list[Html]:
     known = [value.mean for value in values if value]
     texts = [_text(column, value.mean) if value else "-" for value in values]
     compared = column is not SECONDS and len(set(texts)) > 1  # other load changes the seconds
@@ -57,7 +57,7 @@ def _text(column: Column, value: float) -> str:
     return column.text(value, 1 if column.unit == PERCENT else None)
 
 
-def _range(column: Column, value: OverSeeds | None) -> Html:
+def _range(column: Column, value: SeedSummary | None) -> Html:
     if value is None or value.seeds < 2:
         return Html()
     ends = [_text(column, end).removesuffix(" %") for end in (value.low, value.high)]
@@ -84,7 +84,7 @@ def differences(study: Study) -> Html:
     )
 
 
-def _points(value: Difference) -> Html:
+def _points(value: PairedDifference) -> Html:
     text = f"{100 * value.value:+.1f}"
     ends = f"{100 * value.low:+.1f} to {100 * value.high:+.1f}"
     return join([tag("b", text) if value.is_clear else text, tag("small", ends)])

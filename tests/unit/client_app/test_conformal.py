@@ -18,7 +18,7 @@ from client_app.client_data import ClientData, load_client_data
 from client_app.conformal import calibrate, cover
 from client_app.evaluator import logits_of
 from common.config import parse
-from common.conformal.prediction_sets import SCORES, edges_of
+from common.conformal.prediction_sets import SCORES, bin_edges
 from common.conformal.replies import CalibrationReply, CoverageReply, ask
 from common.models import Dropout, FlatModel, build
 from common.types import Vector
@@ -127,7 +127,7 @@ def test_without_draws_scores_are_those_of_whole_labels() -> None:
 def test_a_temperature_flattens_what_the_model_says() -> None:
     cold, hot = (calibrate(local_at(conformal__temperature=t)).counts["lac"] for t in (0.1, 100.0))
     assert cold.sum() == hot.sum()
-    near = np.abs(edges_of("lac", 10, 50, k_reg=1, lam=0.1)[1:] - 0.9) < 0.04
+    near = np.abs(bin_edges("lac", 10, 50, k_reg=1, lam=0.1)[1:] - 0.9) < 0.04
     assert hot[near].sum() == hot.sum()  # 1 - 1/10
     assert np.count_nonzero(cold) > 5
 

@@ -175,7 +175,7 @@ def test_flb_14_one_step_over_all_samples_gives_the_exact_gradient(
     flat, data = flat_of(Net(nn.Linear(16, 16))), pictures(20)
     images = normalise(torch.from_numpy(data.images), data.mean, data.std)
     cross_entropy(flat.model(images), torch.from_numpy(data.labels)).backward()
-    block = method.corrected(flat.layout)
+    block = method.corrected_block(flat.layout)
     gradient = block.take(flat.gradient.numpy().copy())
     server_payload = method.server_payload(method.init(flat.layout), "0")
     assert not server_payload[SHIFT].any()

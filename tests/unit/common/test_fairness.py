@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import DataError
-from common.fairness import fairness, rounds_to_reach, without_examples, worst_count
+from common.fairness import clients_without_examples, fairness, rounds_to_reach, worst_count
 
 counts_of_clients = st.dictionaries(
     st.text("abcdefgh", min_size=1, max_size=3),
@@ -60,7 +60,7 @@ def test_every_number_is_an_accuracy_and_in_order(counts: dict[str, tuple[int, i
         assert result.worst10 <= result.mean + 1e-12
         assert result.mean <= result.maximum + 1e-12
         assert result.maximum <= 1
-        assert result.clients + len(without_examples(counts)) == len(counts)
+        assert result.clients + len(clients_without_examples(counts)) == len(counts)
 
 
 @given(counts_of_clients)
@@ -86,7 +86,7 @@ def test_flb_19_clients_without_examples_are_listed_not_counted_as_zero() -> Non
     counts = {"none": (0, 0), "normal": (8, 10), "empty": (0, 0), "poor": (0, 5)}
     result = fairness(counts)
     assert result == fairness({"normal": (8, 10), "poor": (0, 5)})
-    assert without_examples(counts) == ("none", "empty")
+    assert clients_without_examples(counts) == ("none", "empty")
 
 
 @pytest.mark.parametrize("counts", [{}, {"a": (0, 0)}, {"a": (0, 0), "b": (0, 0)}])

@@ -34,16 +34,16 @@ def test_spans_are_worked_on_by_several_threads_and_come_back_in_order(
         return span.start, span.stop
 
     spans = [(0, 10), (10, 20), (20, 30), (30, 35)]
-    assert parallel.over_spans(35, work) == spans
+    assert parallel.map_spans(35, work) == spans
     monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
     together.abort()
-    assert parallel.over_spans(35, lambda span: (span.start, span.stop)) == spans
+    assert parallel.map_spans(35, lambda span: (span.start, span.stop)) == spans
 
 
 def test_few_columns_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "usable_cores", lambda: 3)
     monkeypatch.setattr(parallel, "SPAN", 10)
-    assert set(parallel.over_spans(30, lambda _: current_thread())) == {current_thread()}
+    assert set(parallel.map_spans(30, lambda _: current_thread())) == {current_thread()}
 
 
 def test_blocks_cover_a_span() -> None:

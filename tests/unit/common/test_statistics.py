@@ -11,8 +11,8 @@ from common.statistics import (
     STATISTICS,
     area_under_curve,
     mean_curve,
-    over_seeds,
     paired_difference,
+    summarise_seeds,
 )
 
 EXAMPLE = (90, 80, 70, 60, 50, 40, 85, 75, 65, 55)  # the metrics' worked example, in %
@@ -37,11 +37,11 @@ def test_the_worked_example_of_the_metrics() -> None:
 
 
 def test_over_seeds_leaves_out_what_is_undefined() -> None:
-    found = over_seeds([0.5, None, 0.75])
+    found = summarise_seeds([0.5, None, 0.75])
     assert found is not None
     assert (found.mean, found.low, found.high, found.seeds) == (0.625, 0.5, 0.75, 2)
-    assert over_seeds([None]) is None
-    assert over_seeds([]) is None
+    assert summarise_seeds([None]) is None
+    assert summarise_seeds([]) is None
 
 
 def test_the_area_is_the_mean_height_and_does_not_depend_on_how_often_a_line_is_looked_at() -> None:

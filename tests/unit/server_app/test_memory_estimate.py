@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from common.client_vectors import ClientVectors
-from common.geometry import MATRICES
-from common.geometry.gram import BLOCK
+from common.geometry import WORK_MATRICES
+from common.geometry.gram import BLOCK_NUMBERS
 from common.layout import Layout, Tensor
 from common.methods import METHODS
 from common.methods.history import History
@@ -29,7 +29,7 @@ MB = 1_000_000
 
 def test_fedpcd_needs_its_window_the_replies_twice_and_the_model_some_times() -> None:
     needs = MemoryEstimate.of(METHODS["fedpcd"](history=10), PLAIN, clients=1000, asked=5)
-    products = 8 * (3 + MATRICES) * 56**2  # of 55 rows and the mean
+    products = 8 * (3 + WORK_MATRICES) * 56**2  # of 55 rows and the mean
     assert needs == MemoryEstimate(55 * MB, 5 * MB, 5 * MB, MODELS * MB, products)
     assert needs.total == (65 + MODELS) * MB + products
     assert str(needs) == "73 MB (55 remembered, 5.0 replies, 5.0 updates, 8.0 models, 0.3 working)"
@@ -137,7 +137,7 @@ def test_a_round_with_many_rows_stays_below_what_was_said(
     name: str, measured: Mapping[str, tuple[int, int, Any]]
 ) -> None:
     peak, bound, _ = measured[name]
-    assert CASES[name][1] * bound < peak <= bound + 8 * BLOCK
+    assert CASES[name][1] * bound < peak <= bound + 8 * BLOCK_NUMBERS
 
 
 def test_the_measured_rows_are_active_as_named(

@@ -13,14 +13,14 @@ from common.conformal.prediction_sets import (
     Outputs,
     Tally,
     aps,
-    edges_of,
-    fewest_examples,
+    bin_edges,
     histogram,
     lac,
+    min_examples,
+    prediction_sets,
     quantile,
-    rank_of,
+    quantile_rank,
     raps,
-    sets_of,
     softmax,
     threshold,
 )
@@ -30,7 +30,7 @@ from common.conformal.replies import (
     CalibrationReply,
     CoverageReply,
     ask,
-    read_ask,
+    read_coverage_request,
 )
 from common.errors import DataError, WireError
 from common.rng import stream
@@ -76,16 +76,16 @@ def test_the_worked_example(
     assert_allclose(scores, expected, rtol=0, atol=1e-12)
     assert quantile(scores, 0.4) == pytest.approx(q, abs=1e-12)
     tests = outputs(TEST, u)
-    assert spelt(sets_of(SCORES[name](tests), quantile(scores, 0.4), tests.top)) == sets
+    assert spelt(prediction_sets(SCORES[name](tests), quantile(scores, 0.4), tests.top)) == sets
 
 
 def test_the_worked_example_at_other_levels() -> None:
     scores = aps(outputs(CALIBRATION))[np.arange(5), TRUE]
-    assert (rank_of(5, 0.2), rank_of(5, 0.1)) == (5, 6)
+    assert (quantile_rank(5, 0.2), quantile_rank(5, 0.1)) == (5, 6)
     assert quantile(scores, 0.2) == pytest.approx(1.0, abs=1e-12)
     assert quantile(scores, 0.1) == inf
     tests = outputs(TEST)
-    assert spelt(sets_of(aps(tests), inf, tests.top)) == ["012"] * 3
+    assert spelt(prediction_sets(aps(tests), inf, tests.top)) == ["012"] * 3
     assert_allclose(aps(outputs(TEST[:1])), [[0.5, 0.8, 1.0]], rtol=0, atol=1e-12)
     assert_allclose(raps(outputs(TEST[:1])), [[0.5, 0.9, 1.2]], rtol=0, atol=1e-12)
 
@@ -136,11 +136,11 @@ def test_outputs_that_are_not_finite_are_refused(bad: float) -> None:
 def test_flb_21_the_rank_is_exact_and_may_be_beyond_the_last(
     miscoverage: float, ranks: dict[int, int], least: int
 ) -> None:
-    assert {n: rank_of(n, miscoverage) for n in ranks} == ranks
-    assert fewest_examples(miscoverage) == least
+    assert {n: quantile_rank(n, miscoverage) for n in ranks} == ranks
+    assert min_examples(miscoverage) == least
     for n in (1, 5, 8, 9, 19, 100):
         q = quantile(np.arange(float(n)), miscoverage)
-        assert q == (rank_of(n, miscoverage) - 1 if n >= least else inf)
+        assert q == (quantile_rank(n, miscoverage) - 1 if n >= least else inf)
 
 
 def test_flb_21_nothing_to_calibrate_with_is_refused() -> None:
@@ -163,7 +163,7 @@ def test_flb_21_scores_that_are_nan_are_refused() -> None:
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, float("nan")])
 def test_levels_outside_of_0_and_1_are_refused(level: float) -> None:
     with pytest.raises(DataError, match="expected 0 < miscoverage < 1"):
-        rank_of(10, level)
+        quantile_rank(10, level)
 
 
 def test_flb_21_scores_that_are_all_tied_cover_everything() -> None:
@@ -173,7 +173,7 @@ def test_flb_21_scores_that_are_all_tied_cover_everything() -> None:
     assert threshold(histogram(tied, edges), edges, 0.1) == 0.5
     alike = np.full((20, 4), 0.25)
     out = outputs(alike)
-    sets = sets_of(lac(out), quantile(lac(out)[:, 0], 0.1), out.top)
+    sets = prediction_sets(lac(out), quantile(lac(out)[:, 0], 0.1), out.top)
     assert sets.all()
 
 
@@ -188,7 +188,7 @@ def test_flb_21_coverage_is_what_was_promised(name: str, miscoverage: float, exa
     true = scores[np.arange(len(labels)), labels].reshape(repeats, examples + 1)
     q = np.array([quantile(row[1:], miscoverage) for row in true])
     coverage = (true[:, 0] <= q + 1e-12).mean()
-    if examples < fewest_examples(miscoverage):
+    if examples < min_examples(miscoverage):
         assert coverage == 1
         return
     spread = 3 * np.sqrt(miscoverage * (1 - miscoverage) / repeats)
@@ -224,7 +224,7 @@ def test_every_score_lies_within_the_edges_and_wider_thresholds_hold_the_exact_s
     name: str, classes: int
 ) -> None:
     out, labels = drawn(300, classes)
-    edges = edges_of(name, classes, 50, k_reg=out.k_reg, lam=out.lam)
+    edges = bin_edges(name, classes, 50, k_reg=out.k_reg, lam=out.lam)
     scores = SCORES[name](out)
     sure = Outputs(np.eye(classes), np.ones(classes), out.k_reg, out.lam)
     for each in (scores, SCORES[name](sure)):
@@ -232,17 +232,17 @@ def test_every_score_lies_within_the_edges_and_wider_thresholds_hold_the_exact_s
         assert (counts.sum(), len(counts)) == (each.size, 50)
     true = scores[np.arange(300), labels]
     for level in (0.05, 0.3):
-        exact = sets_of(scores, quantile(true, level), out.top)
-        wider = sets_of(scores, threshold(histogram(true, edges), edges, level), out.top)
+        exact = prediction_sets(scores, quantile(true, level), out.top)
+        wider = prediction_sets(scores, threshold(histogram(true, edges), edges, level), out.top)
         assert not (exact & ~wider).any()
 
 
 def test_edges_are_even_and_close_in_on_1() -> None:
-    assert edges_of("raps", 10, 4, k_reg=3, lam=0.1)[-1] == pytest.approx(1.7)
-    assert edges_of("raps", 2, 4, k_reg=3, lam=0.1)[-1] == 1.0
-    few = edges_of("lac", 10, 4, k_reg=3, lam=0.1)
+    assert bin_edges("raps", 10, 4, k_reg=3, lam=0.1)[-1] == pytest.approx(1.7)
+    assert bin_edges("raps", 2, 4, k_reg=3, lam=0.1)[-1] == 1.0
+    few = bin_edges("lac", 10, 4, k_reg=3, lam=0.1)
     assert_allclose(few, [0, 0.5, 0.9, 1 - 1e-9, 1], rtol=0, atol=1e-15)
-    many = edges_of("aps", 10, 2000, k_reg=3, lam=0.1)
+    many = bin_edges("aps", 10, 2000, k_reg=3, lam=0.1)
     assert len(many) == 2001
     assert (np.diff(many) >= 0).all()
     assert np.diff(many).max() <= 2 / 2000 + 1e-15
@@ -257,9 +257,9 @@ def test_a_sure_model_does_not_get_sets_of_all_labels() -> None:
     s = np.column_stack([1 - rest.sum(axis=1), rest])
     out, labels = outputs(s), rng.choice(3, 500, p=[0.8, 0.1, 0.1])
     scores = aps(out)
-    true, edges = scores[np.arange(500), labels], edges_of("aps", 10, 2000, k_reg=1, lam=0.0)
+    true, edges = scores[np.arange(500), labels], bin_edges("aps", 10, 2000, k_reg=1, lam=0.0)
     sizes = [
-        sets_of(scores, q, out.top).sum(axis=1).mean()
+        prediction_sets(scores, q, out.top).sum(axis=1).mean()
         for q in (quantile(true, 0.1), threshold(histogram(true, edges), edges, 0.1))
     ]
     assert sizes[0] < 9
@@ -278,13 +278,13 @@ def test_an_edge_belongs_to_the_bin_below_it() -> None:
 
 def test_a_set_that_would_be_empty_holds_the_likeliest_label() -> None:
     out = outputs(TEST)
-    assert spelt(sets_of(lac(out), -1.0, out.top)) == ["0", "0", "0"]
-    assert spelt(sets_of(lac(out), 0.5, out.top)) == ["0", "0", "0"]
+    assert spelt(prediction_sets(lac(out), -1.0, out.top)) == ["0", "0", "0"]
+    assert spelt(prediction_sets(lac(out), 0.5, out.top)) == ["0", "0", "0"]
 
 
 def test_a_threshold_that_rounding_made_a_hair_smaller_counts_as_equal() -> None:
     out = outputs(np.array([[0.45, 0.4, 0.15]]))
-    assert spelt(sets_of(aps(out), 0.85 - 1e-15, out.top)) == ["01"]
+    assert spelt(prediction_sets(aps(out), 0.85 - 1e-15, out.top)) == ["01"]
 
 
 def test_sets_are_counted_by_size() -> None:
@@ -308,10 +308,10 @@ def test_flb_21_a_client_with_one_class_is_counted_like_others() -> None:
     labels = np.full(30, 2)
     for name, score in SCORES.items():
         scores = score(out)
-        edges = edges_of(name, 4, 100, k_reg=out.k_reg, lam=out.lam)
+        edges = bin_edges(name, 4, 100, k_reg=out.k_reg, lam=out.lam)
         true = scores[np.arange(30), labels]
         q = threshold(histogram(true, edges), edges, 0.1)
-        coverage = Tally.of(sets_of(scores, q, out.top), labels).coverage
+        coverage = Tally.of(prediction_sets(scores, q, out.top), labels).coverage
         assert coverage is not None
         assert coverage >= 0.9
 
@@ -323,9 +323,11 @@ def replies() -> tuple[CalibrationReply, CoverageReply]:
     out, labels = drawn(12, 3)
     counts, tallies = {}, {}
     for name, score in SCORES.items():
-        edges = edges_of(name, 3, 5, k_reg=out.k_reg, lam=out.lam)
+        edges = bin_edges(name, 3, 5, k_reg=out.k_reg, lam=out.lam)
         counts[name] = histogram(score(out)[np.arange(12), labels], edges)
-        tallies[name] = [Tally.of(sets_of(score(out), q, out.top), labels) for q in (0.5, inf)]
+        tallies[name] = [
+            Tally.of(prediction_sets(score(out), q, out.top), labels) for q in (0.5, inf)
+        ]
     return CalibrationReply(12, counts), CoverageReply(12, 7, tallies)
 
 
@@ -334,7 +336,7 @@ def test_tables_are_read_as_they_were_written() -> None:
     assert CalibrationReply.read(calibration.table(), 5).table() == calibration.table()
     assert CoverageReply.read(coverage.table(), 2, 3).table() == coverage.table()
     thresholds = {name: [0.1, inf] for name in SCORES}
-    assert read_ask(ask(thresholds)) == thresholds
+    assert read_coverage_request(ask(thresholds)) == thresholds
 
 
 @pytest.mark.parametrize(
@@ -387,4 +389,4 @@ def test_counts_of_sets_that_cannot_be_are_refused(change: dict[str, object], re
 @pytest.mark.parametrize("value", [None, 0.5, [0.5, "a"], [float("nan")]])
 def test_thresholds_that_are_no_numbers_are_refused(value: object) -> None:
     with pytest.raises(WireError, match=r'expected "thresholds\.aps"'):
-        read_ask({**ask({name: [0.5] for name in SCORES}), "thresholds.aps": value})
+        read_coverage_request({**ask({name: [0.5] for name in SCORES}), "thresholds.aps": value})

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.diagnostics import Premises, Terms, error_bound, relative_error, verdict
+from common.diagnostics import RoundConditions, Terms, error_bound, relative_error, verdict
 from tests.builders import LR, QUAD2
 
 GAMMA = 0.24382601515855  # least cosine of the page's example at tau = 0.25
-MET = Premises(
+MET = RoundConditions(
     took_part=3,
     clients=3,
     history=0,

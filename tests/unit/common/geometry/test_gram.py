@@ -14,14 +14,14 @@ from common.geometry import (
     gram,
     inner_products,
     length,
-    lengths_of,
+    lengths_and_scales,
 )
 from common.types import Vector
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gram, "COLUMNS", 64)
+    monkeypatch.setattr(gram, "MAX_COLUMNS", 64)
 
 
 def rows(count: int, d: int, dtype: str = "mixed", scale: float = 1.0) -> list[Vector]:
@@ -130,7 +130,7 @@ def test_each_row_needs_a_finite_weight(weights: list[float]) -> None:
 def test_lengths_are_those_of_the_vectors_and_of_their_combinations() -> None:
     rows = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0], [1.0, -2.0, 2.0]])
     products = inner_products(list(rows), list(rows))
-    lengths, scale = lengths_of(products)
+    lengths, scale = lengths_and_scales(products)
     assert_allclose(lengths, [5, 0, 3])
     assert_allclose(scale, [1 / 5, 0, 1 / 3])
     weights = np.array([0.5, 7.0, -2.0])
@@ -145,7 +145,7 @@ def test_lengths_are_those_of_the_vectors_and_of_their_combinations() -> None:
 def test_working_in_float32_is_good_to_a_few_parts_in_a_hundred_million() -> None:
     all_ = rows(6, 50_000, "float32")
     exact = inner_products(all_[:3], all_)
-    fast = inner_products(all_[:3], all_, working=np.float32)
+    fast = inner_products(all_[:3], all_, compute_dtype=np.float32)
     lengths = np.array([length(row) for row in all_])
     error = np.abs(fast - exact) / np.outer(lengths[:3], lengths)
     assert 0 < error.max() < 5e-8  # of 0 it would not have worked in float32
@@ -153,7 +153,7 @@ def test_working_in_float32_is_good_to_a_few_parts_in_a_hundred_million() -> Non
 
 def test_a_combination_in_float32_is_that_of_float64_up_to_float32() -> None:
     parts, weights = rows(8, 3_000, "float32"), np.linspace(-1, 2, 8)
-    exact, fast = combine(weights, parts), combine(weights, parts, working=np.float32)
+    exact, fast = combine(weights, parts), combine(weights, parts, compute_dtype=np.float32)
     assert fast.dtype == exact.dtype == np.float32
     assert 0 < np.abs(fast - exact).max() < 1e-6 * np.abs(exact).max()
 
@@ -168,7 +168,7 @@ def test_the_bits_do_not_depend_on_the_number_of_cores(
 
     def results() -> list[Vector]:
         deltas, _ = differences(parts[0], parts[1:])
-        products = inner_products(parts[:2], parts, working=np.float32)
+        products = inner_products(parts[:2], parts, compute_dtype=np.float32)
         return [products, combine(weights, parts), *deltas]
 
     monkeypatch.setattr(parallel, "usable_cores", lambda: 1)

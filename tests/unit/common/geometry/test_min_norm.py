@@ -11,7 +11,7 @@ import quadprog
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import AggregationError
-from common.geometry import VANISHED, Weights, min_norm_weights
+from common.geometry import ZERO_LENGTH, MinNormWeights, min_norm_weights
 from common.rng import stream
 from common.types import Matrix, Vector
 
@@ -52,7 +52,7 @@ def cases(family: str, count: int = 20) -> list[tuple[Matrix, Bounds]]:
     return made
 
 
-def assert_optimal(rows: Matrix, answer: Weights, low: Vector, high: Vector) -> None:
+def assert_optimal(rows: Matrix, answer: MinNormWeights, low: Vector, high: Vector) -> None:
     """No weight that can grow has a row with less along the combination than one that can shrink.
 
     Judged on the rows themselves, which are of length 1 at most.
@@ -65,9 +65,9 @@ def assert_optimal(rows: Matrix, answer: Weights, low: Vector, high: Vector) -> 
     gains = rows @ combination
     least = np.min(gains, where=weights < high, initial=np.inf)
     most = np.max(gains, where=weights > low, initial=-np.inf)
-    assert most - least <= (1e-9 if answer.length else VANISHED)
-    assert answer.residual <= (1e-9 if answer.length else VANISHED)
-    assert answer.length == pytest.approx(np.linalg.norm(combination), abs=VANISHED)
+    assert most - least <= (1e-9 if answer.length else ZERO_LENGTH)
+    assert answer.residual <= (1e-9 if answer.length else ZERO_LENGTH)
+    assert answer.length == pytest.approx(np.linalg.norm(combination), abs=ZERO_LENGTH)
 
 
 # ---------------------------------------------------------------- by hand
@@ -133,9 +133,9 @@ def test_the_unit_of_length_does_not_matter(family: str, scale: float) -> None:
         for limits in ((), bounds):
             one = min_norm_weights(rows @ rows.T, *limits)
             other = min_norm_weights((rows * scale) @ (rows * scale).T, *limits)
-            assert_allclose(other.weights @ rows, one.weights @ rows, rtol=0, atol=VANISHED)
-            assert other.length == pytest.approx(one.length * scale, abs=VANISHED * scale)
-            assert other.residual <= VANISHED
+            assert_allclose(other.weights @ rows, one.weights @ rows, rtol=0, atol=ZERO_LENGTH)
+            assert other.length == pytest.approx(one.length * scale, abs=ZERO_LENGTH * scale)
+            assert other.residual <= ZERO_LENGTH
 
 
 @FAMILY
@@ -146,7 +146,7 @@ def test_lengths_from_1e_minus_12_to_1e12_beside_each_other(family: str) -> None
         answer = min_norm_weights(rows @ rows.T)
         assert answer.weights.min() >= 0
         assert abs(answer.weights.sum() - 1) <= 1e-14
-        assert np.linalg.norm(answer.weights @ rows) <= lengths.min() * (1 + VANISHED)
+        assert np.linalg.norm(answer.weights @ rows) <= lengths.min() * (1 + ZERO_LENGTH)
 
 
 @FAMILY
@@ -198,7 +198,7 @@ def test_flb_16_a_solver_that_lies_changes_nothing(
     for (rows, bounds), right in zip(made, expected, strict=True):
         answer = min_norm_weights(rows @ rows.T, *bounds)
         assert_optimal(rows, answer, *bounds)
-        assert_allclose(answer.weights @ rows, right.weights @ rows, rtol=0, atol=VANISHED)
+        assert_allclose(answer.weights @ rows, right.weights @ rows, rtol=0, atol=ZERO_LENGTH)
 
 
 @pytest.mark.parametrize("m", [2, 10, 100])

@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from common.errors import AggregationError
-from common.geometry import Multipliers, least_multipliers, project_onto_halfspaces, working_set
-from common.geometry.dual_active_set import Answer, Program, shortest
+from common.geometry import DualSolution, project_onto_halfspaces, solve_dual, working_set
+from common.geometry.dual_active_set import LeastDistanceProgram, Solution, solve_least_distance
 from common.rng import stream
 from common.types import Matrix, Vector
 from tests.unit.common.geometry.problems import FAMILIES, problems
@@ -17,7 +17,7 @@ EASY = sorted(set(FAMILIES) - {"nearly_opposed"})  # that one needs more than a 
 GUESSES = {
     "nobody": lambda _, __, gaps: np.zeros(gaps.size, dtype=bool),
     "the wrong ones": lambda _, __, gaps: gaps <= np.median(gaps),
-    "its own": working_set._guess,
+    "its own": working_set._predict_active,
 }
 MANY = {  # m, d, share of the rows that pull against the others, tau
     "few lack": (450, 600, 0.02, 0.02),
@@ -29,8 +29,8 @@ MANY = {  # m, d, share of the rows that pull against the others, tau
 
 @pytest.fixture
 def guess(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of GUESSES takes the place of the guess."""
-    monkeypatch.setattr(working_set, "_guess", GUESSES[request.param])
+    """Replace the prediction of active rows by one of GUESSES."""
+    monkeypatch.setattr(working_set, "_predict_active", GUESSES[request.param])
 
 
 def clients(m: int, d: int, against: float, tau: float) -> tuple[Matrix, Vector]:
@@ -43,10 +43,10 @@ def clients(m: int, d: int, against: float, tau: float) -> tuple[Matrix, Vector]
     return rows, tau - rows @ (mean / np.linalg.norm(mean))
 
 
-def at_once(monkeypatch: pytest.MonkeyPatch, gram: Matrix, gaps: Vector) -> Multipliers:
+def at_once(monkeypatch: pytest.MonkeyPatch, gram: Matrix, gaps: Vector) -> DualSolution:
     with monkeypatch.context() as patch:
-        patch.setattr(working_set, "FEW", len(gaps))
-        return least_multipliers(gram, gaps)
+        patch.setattr(working_set, "WORKING_SET_SIZE", len(gaps))
+        return solve_dual(gram, gaps)
 
 
 def assert_optimal(rows: Matrix, gaps: Vector, multipliers: Vector) -> None:
@@ -62,11 +62,11 @@ def factored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows that were solved for, turn by turn."""
     sizes: list[int] = []
 
-    def noted(program: Program, *rest: Any) -> Answer:
+    def noted(program: LeastDistanceProgram, *rest: Any) -> Solution:
         sizes.append(program.gaps.size)
-        return shortest(program, *rest)
+        return solve_least_distance(program, *rest)
 
-    monkeypatch.setattr(working_set, "shortest", noted)
+    monkeypatch.setattr(working_set, "solve_least_distance", noted)
     return sizes
 
 
@@ -76,13 +76,11 @@ def factored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_ugly_problems_are_solved_three_rows_at_a_time_whatever_is_guessed(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working_set, "FEW", 3)
+    monkeypatch.setattr(working_set, "WORKING_SET_SIZE", 3)
     for problem in problems(family, 7):
         rows, target = problem.normals, problem.target
         length = float(np.linalg.norm(target))
-        answer = least_multipliers(
-            rows @ rows.T, problem.floors - rows @ target, target_length=length
-        )
+        answer = solve_dual(rows @ rows.T, problem.floors - rows @ target, target_length=length)
         assert answer.feasible == problem.feasible
         if answer.feasible:
             expected = project_onto_halfspaces(target, rows, problem.floors).point
@@ -102,7 +100,7 @@ def test_many_rows_have_the_answer_of_all_at_once(
     case: str, monkeypatch: pytest.MonkeyPatch, factored: list[int]
 ) -> None:
     rows, gaps = clients(*MANY[case])
-    answer = least_multipliers(rows @ rows.T, gaps)
+    answer = solve_dual(rows @ rows.T, gaps)
     assert max(factored) < len(gaps)
     assert_optimal(rows, gaps, answer.multipliers)
     assert answer.residuals.largest() <= 1e-12
@@ -116,20 +114,20 @@ def test_the_rows_with_a_multiplier_are_guessed_so_that_only_they_are_factored(
     factored: list[int],
 ) -> None:
     rows, gaps = clients(*MANY["a third lacks"])
-    answer = least_multipliers(rows @ rows.T, gaps)
+    answer = solve_dual(rows @ rows.T, gaps)
     assert factored == [answer.active.size]
 
 
 def test_where_nothing_is_lacking_nothing_is_factored(factored: list[int]) -> None:
     rows, gaps = clients(*MANY["few lack"])
-    answer = least_multipliers(rows @ rows.T, gaps - 2.0)
+    answer = solve_dual(rows @ rows.T, gaps - 2.0)
     assert answer.decided_by == "nothing to do"
     assert factored == [0]
 
 
 def test_up_to_200_rows_are_solved_at_once(factored: list[int]) -> None:
     rows, gaps = clients(200, 300, 0.05, 0.02)
-    least_multipliers(rows @ rows.T, gaps)
+    solve_dual(rows @ rows.T, gaps)
     assert factored == [200]
 
 
@@ -137,10 +135,10 @@ def test_up_to_200_rows_are_solved_at_once(factored: list[int]) -> None:
 @pytest.mark.parametrize("guess", ["nobody", "its own"], indirect=True)
 def test_rows_that_are_repeated_share_what_one_of_them_would_get() -> None:
     some, lacking = clients(40, 60, 0.3, 0.25)
-    one = least_multipliers(some @ some.T, lacking)
+    one = solve_dual(some @ some.T, lacking)
     order = stream(8, "order").permutation(np.repeat(np.arange(40), 20))
     rows, gaps = some[order], lacking[order]
-    answer = least_multipliers(rows @ rows.T, gaps)
+    answer = solve_dual(rows @ rows.T, gaps)
     assert_optimal(rows, gaps, answer.multipliers)
     shared = np.bincount(order, weights=answer.multipliers)
     assert_allclose(shared, one.multipliers, rtol=0, atol=1e-12)
@@ -158,7 +156,7 @@ def test_a_conflict_of_rows_that_lack_nothing_at_first_is_found_among_many() -> 
     target = -3.0 * rows[400]
     gaps = 0.02 - rows @ target
     assert (gaps[[0, 1, 400]] > 0).tolist() == [False, False, True]
-    answer = least_multipliers(rows @ rows.T, gaps)
+    answer = solve_dual(rows @ rows.T, gaps)
     assert not answer.feasible
     assert not answer.multipliers.any()
     assert answer.conflict.shape == (402,)
@@ -170,7 +168,7 @@ def test_a_conflict_of_rows_that_lack_nothing_at_first_is_found_among_many() -> 
 def test_a_row_of_zeros_that_asks_is_found_among_many(factored: list[int]) -> None:
     rows, gaps = clients(*MANY["few lack"])
     rows[333], gaps[333] = 0.0, 1e-300
-    answer = least_multipliers(rows @ rows.T, gaps)
+    answer = solve_dual(rows @ rows.T, gaps)
     assert (answer.feasible, answer.decided_by) == (False, "a row of zeros")
     assert np.flatnonzero(answer.conflict).tolist() == [333]
     assert len(factored) == 1
@@ -182,25 +180,25 @@ def test_rows_that_never_get_a_multiplier_come_in_twice_and_no_more(
     """As a row does that is in a conflict too faint to count, which no answer satisfies."""
     asked: list[int] = []
 
-    def barren(program: Program, *_: object) -> Answer:
+    def barren(program: LeastDistanceProgram, *_: object) -> Solution:
         k = program.gaps.size
         asked.append(k)
         assert len(asked) <= 2 * 7 + 1
-        return Answer(np.zeros(k), np.zeros(k), "barren", True, np.zeros(k))
+        return Solution(np.zeros(k), np.zeros(k), "barren", True, np.zeros(k))
 
-    monkeypatch.setattr(working_set, "FEW", 2)
-    monkeypatch.setattr(working_set, "_guess", GUESSES["nobody"])
-    monkeypatch.setattr(working_set, "shortest", barren)
-    answer = least_multipliers(np.eye(7), np.ones(7))
+    monkeypatch.setattr(working_set, "WORKING_SET_SIZE", 2)
+    monkeypatch.setattr(working_set, "_predict_active", GUESSES["nobody"])
+    monkeypatch.setattr(working_set, "solve_least_distance", barren)
+    answer = solve_dual(np.eye(7), np.ones(7))
     assert asked[-1] == 7
     assert answer.residuals.primal == 1.0
 
 
 def test_rows_that_depend_to_the_last_bit_do_not_stop_the_guess() -> None:
     """Their products are 1 + 1e-9 beside squares that the guess makes 1 + 1e-9."""
-    gram = np.full((300, 300), 1.0 + working_set.SOFT)
+    gram = np.full((300, 300), 1.0 + working_set.DIAGONAL_SHIFT)
     np.fill_diagonal(gram, 1.0)
-    answer = least_multipliers(gram, np.full(300, 0.5))
+    answer = solve_dual(gram, np.full(300, 0.5))
     assert answer.multipliers.sum() == pytest.approx(0.5, rel=1e-6)
 
 
@@ -208,9 +206,9 @@ def test_an_indefinite_matrix_is_refused_where_the_rows_that_decide_show_it() ->
     gram = np.eye(300)
     gram[:3, :3] = [[1.0, -0.9, -0.9], [-0.9, 1.0, -0.9], [-0.9, -0.9, 1.0]]
     with pytest.raises(AggregationError, match="inner_products"):
-        least_multipliers(gram, np.ones(300))
+        solve_dual(gram, np.ones(300))
     content = np.where(np.arange(300) < 3, -1.0, 1.0)
-    assert_array_equal(least_multipliers(gram, content).active, np.arange(3, 300))
+    assert_array_equal(solve_dual(gram, content).active, np.arange(3, 300))
 
 
 @pytest.mark.parametrize(("i", "j"), [(3, 140), (140, 3), (70, 70), (149, 148)])
@@ -218,13 +216,13 @@ def test_every_product_is_checked_whoever_decides(i: int, j: int) -> None:
     gram = np.eye(150)
     gram[i, j] = -1e-5 if i == j else 1e-5
     with pytest.raises(AggregationError, match=f"rows {min(i, j)} and {max(i, j)}"):
-        least_multipliers(gram, np.full(150, -1.0))
+        solve_dual(gram, np.full(150, -1.0))
 
 
 def test_arguments_are_left_alone() -> None:
     rows, gaps = clients(*MANY["a third lacks"])
     gram = rows @ rows.T
     kept, lacking = gram.copy(), gaps.copy()
-    least_multipliers(gram, gaps)
+    solve_dual(gram, gaps)
     assert_array_equal(gram, kept)
     assert_array_equal(gaps, lacking)

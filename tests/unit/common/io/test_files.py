@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from common.io.files import replacing
+from common.io.files import atomic_write
 
 
 def test_a_block_that_ends_puts_its_file_in_place(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(b"whole")
         assert not path.exists()
     assert [p.name for p in path.parent.iterdir()] == ["file"]
@@ -24,7 +24,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(
     path.write_bytes(b"old")
 
     def fail_half_way() -> None:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(b"half")
             raise error
 

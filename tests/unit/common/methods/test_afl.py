@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from common.geometry import project_onto_simplex
 from common.methods import AFL, FedAvg
-from common.methods.afl import Mixture
+from common.methods.afl import MixtureWeights
 from common.rng import stream
 from common.types import Vector
 from server_app.run_dir.checkpoint import load_newest, save
@@ -33,7 +33,7 @@ from tests.builders import (
 LAYOUT = layout_of_size(2)
 
 
-def toy3(method: AFL, rounds: int, server_lr: float = 1.0) -> list[ServerState[Mixture]]:
+def toy3(method: AFL, rounds: int, server_lr: float = 1.0) -> list[ServerState[MixtureWeights]]:
     """The same displacements and losses in every round."""
     state, states = begin(method, LAYOUT, (1, 1)), []
     for number in range(1, rounds + 1):
@@ -43,7 +43,7 @@ def toy3(method: AFL, rounds: int, server_lr: float = 1.0) -> list[ServerState[M
     return states
 
 
-def lambdas(state: ServerState[Mixture]) -> list[float]:
+def lambdas(state: ServerState[MixtureWeights]) -> list[float]:
     return list(state.method.lambdas.values())
 
 
@@ -62,20 +62,20 @@ def test_with_a_huge_rise_the_worst_client_is_all_that_counts(
     losses: Sequence[float], eta_lambda: float
 ) -> None:
     method = AFL(eta_lambda=eta_lambda)
-    step = method.aggregate(cohort_of(TOY3, losses=losses, clients=3), Mixture(), LAYOUT)
+    step = method.aggregate(cohort_of(TOY3, losses=losses, clients=3), MixtureWeights(), LAYOUT)
     assert_allclose(list(step.state.lambdas.values()), (0, 0, 1), **EXACT)
 
 
 def test_losses_beyond_all_sense_are_equally_bad() -> None:
     method = AFL(eta_lambda=1e300)
     cohort = cohort_of(TOY3, losses=(1e305, 0.0, 1.7e308), clients=3)
-    after = method.aggregate(cohort, Mixture(), LAYOUT).state
+    after = method.aggregate(cohort, MixtureWeights(), LAYOUT).state
     assert_array_equal(list(after.lambdas.values()), (0.5, 0, 0.5))
 
 
 def test_toy3_with_some_of_the_clients() -> None:
     cohort = cohort_of(TOY3[[0, 2]], names=["1", "3"], losses=(0.5, 2.0), clients=3)
-    step = AFL().aggregate(cohort, Mixture(), LAYOUT)
+    step = AFL().aggregate(cohort, MixtureWeights(), LAYOUT)
     assert step.state.lambdas == pytest.approx({"1": 0.3, "3": 0.45})
     assert step.state.unseen == pytest.approx(0.25)
     assert_allclose(step.direction, TOY3[[0, 2]].mean(axis=0), **EXACT)
@@ -103,7 +103,7 @@ def test_weights_belong_to_names_however_few_take_part(seed: int) -> None:
     """Unseen clients are kept as one number; it is the same as keeping each."""
     clients, cohorts = 12, [sorted(c, key=int) for c in drawn(12, 3, 15, seed=seed)]
     losses = stream(seed, "losses").exponential(size=(15, 3))
-    state = Mixture()
+    state = MixtureWeights()
     expected = dense(cohorts, losses.tolist(), clients)
     for number, cohort in enumerate(cohorts):
         replies = cohort_of(
@@ -119,14 +119,14 @@ def test_weights_belong_to_names_however_few_take_part(seed: int) -> None:
 
 
 def test_a_cohort_without_any_weight_counts_equally() -> None:
-    nothing = Mixture({"1": 0.0, "2": 0.0, "3": 0.0, "4": 1.0}, unseen=0.0)
+    nothing = MixtureWeights({"1": 0.0, "2": 0.0, "3": 0.0, "4": 1.0}, unseen=0.0)
     step = AFL().aggregate(cohort_of(TOY3, losses=TOY3_LOSSES, clients=4), nothing, LAYOUT)
     assert_allclose(step.direction, TOY3.mean(axis=0), **EXACT)
     assert step.report["lambda_cohort"] == 0
 
 
 def test_a_client_without_weight_comes_back_by_its_losses() -> None:
-    before = Mixture({"1": 0.0, "2": 1.0}, unseen=0.0)
+    before = MixtureWeights({"1": 0.0, "2": 1.0}, unseen=0.0)
     for losses, weight in (((1.0, 3.0), 0.0), ((3.0, 1.0), 0.1), ((11.0, 0.0), 0.55)):
         cohort = cohort_of(TOY3[:2], losses=losses, clients=2)
         after = AFL().aggregate(cohort, before, LAYOUT).state
@@ -136,12 +136,14 @@ def test_a_client_without_weight_comes_back_by_its_losses() -> None:
 @pytest.mark.parametrize("clients", [3, 4, 5, 40, 2000])
 def test_a_federation_that_grows_or_shrinks_keeps_a_mixture(clients: int) -> None:
     """Weights stay at least 0 and add up to 1; the unseen clients share what is theirs."""
-    first = AFL().aggregate(cohort_of(TOY3, losses=TOY3_LOSSES, clients=9), Mixture(), LAYOUT)
+    first = AFL().aggregate(
+        cohort_of(TOY3, losses=TOY3_LOSSES, clients=9), MixtureWeights(), LAYOUT
+    )
     for names in (["1", "2", "3"], ["2", "8"], ["7", "8", "9"]):
         rows, losses = TOY3[: len(names)], [2.0, 0.1, 0.3][: len(names)]
         cohort = cohort_of(rows, names=names, losses=losses, clients=clients, round=2)
         after = AFL().aggregate(cohort, first.state, LAYOUT).state
-        met = first.state.met(names, clients)
+        met = first.state.with_clients(names, clients)
         shared_out = [*met.lambdas.values(), met.unseen]
         assert min(shared_out) >= 0
         assert sum(shared_out) <= 1 + 1e-12

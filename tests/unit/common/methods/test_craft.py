@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from common.layout import Layout, Tensor
 from common.methods import Craft
-from common.methods.craft import Previous
+from common.methods.craft import LastDirection
 from common.rng import stream
 from common.types import Cohort, Step
 from tests.builders import EXACT, TOY3, TOY3_EXAMPLES, assert_same, cohort_of
@@ -20,7 +20,7 @@ def layout(*sizes: int) -> Layout:
     return Layout(tuple(Tensor(f"{k}.weight", (size,)) for k, size in enumerate(sizes)))
 
 
-def first(cohort: Cohort, parts: Layout, method: Craft | None = None) -> Step[Previous]:
+def first(cohort: Cohort, parts: Layout, method: Craft | None = None) -> Step[LastDirection]:
     """Round 1."""
     method = method or Craft()
     return method.aggregate(cohort, method.init(parts), parts)

@@ -13,7 +13,7 @@ from common.errors import ConfigError
 from common.layout import Layout, Tensor
 from common.methods import FedAvg, FedHEAL
 from common.methods import fedheal as module
-from common.methods.fedheal import Consistency
+from common.methods.fedheal import SignCounts
 from common.rng import stream
 from common.types import Step, Vector
 from server_app.round.sampling import sample_clients
@@ -26,9 +26,9 @@ DELTAS = np.array(
 )
 
 
-def rounds(method: FedHEAL, *deltas: Any, layout: Layout = ONE) -> list[Step[Consistency]]:
+def rounds(method: FedHEAL, *deltas: Any, layout: Layout = ONE) -> list[Step[SignCounts]]:
     """One step after another of the same clients, without moving the model."""
-    state, steps = Consistency(), []
+    state, steps = SignCounts(), []
     for number, rows in enumerate(deltas, start=1):
         steps.append(method.aggregate(cohort_of(rows, round=number), state, layout))
         state = steps[-1].state
@@ -41,7 +41,7 @@ def test_the_worked_example() -> None:
         ((0.574219965858, 0.425780034142), (-0.208936612143, -0.410913314607)),
         ((0.573499881448, 0.426500118552), (-0.308936612143, -0.381513362028)),
     ]
-    state: ServerState[Consistency] = ServerState(0, np.zeros(2), {}, Consistency())
+    state: ServerState[SignCounts] = ServerState(0, np.zeros(2), {}, SignCounts())
     for number, (weights, theta) in enumerate(expected, start=1):
         cohort = cohort_of(DELTAS[number - 1], round=number)
         state, step = next_state(state, cohort, FedHEAL(), ONE, 1.0)
@@ -64,7 +64,7 @@ def test_counts_say_the_same_as_running_means(seed: int, threshold: float, beta:
     """
     method, state, layout = (
         FedHEAL(threshold=threshold, beta=beta),
-        Consistency(),
+        SignCounts(),
         layout_of_size(9),
     )
     r: dict[str, Vector] = {}
@@ -187,7 +187,7 @@ def test_counts_end_where_they_no_longer_fit() -> None:
     """A coordinate that was positive 65,535 times must not start again at 0."""
     most = module.MOST_ROUNDS
     counts = ClientVectors().put(1, {"1": np.array([most, 5], np.uint16)})
-    state = replace(Consistency(), positive=counts, rounds={"1": most})
+    state = replace(SignCounts(), positive=counts, rounds={"1": most})
     step = FedHEAL().aggregate(cohort_of([[1.0, -1.0]], round=2), state, ONE)
     assert_array_equal(step.direction, (1, -1))
     assert_array_equal(step.state.positive.get("1"), (most, 5))
@@ -214,7 +214,7 @@ def test_float32_updates_get_a_float32_step_close_to_the_float64_one() -> None:
 def test_the_memory_that_is_announced_is_reached() -> None:
     layout = layout_of_size(50)
     state = rounds(FedHEAL(), np.ones((4, 50), np.float32), layout=layout)[-1].state
-    assert state.positive.nbytes == 4 * FedHEAL().memory(layout, 4, 4)
+    assert state.positive.nbytes == 4 * FedHEAL().state_floats(layout, 4, 4)
 
 
 @pytest.mark.parametrize("setting", [{"threshold": -0.1}, {"threshold": 1.1}, {"beta": 2.0}])

@@ -138,8 +138,8 @@ def test_without_an_answer_the_weights_are_the_shares_and_the_record_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The solver is far off and the polishing is not let run."""
-    monkeypatch.setattr(min_norm, "proposed", lambda *_, **__: np.array([0.6, 0.2, 0.2]))
-    monkeypatch.setattr(min_norm, "TURNS", 0)
+    monkeypatch.setattr(min_norm, "solve_qp", lambda *_, **__: np.array([0.6, 0.2, 0.2]))
+    monkeypatch.setattr(min_norm, "MAX_STEPS_PER_CONSTRAINT", 0)
     cohort = cohort_of(TOY3, TOY3_EXAMPLES)
     step = FedMGDA().aggregate(cohort, None, LAYOUT)
     assert not step.report["trusted"]

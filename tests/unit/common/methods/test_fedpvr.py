@@ -14,4 +14,4 @@ from common.methods import FedPVR
 def test_a_block_that_counts_wrong_is_explained(block: str, said: str) -> None:
     layout = Layout((Tensor("a.weight", (2,)), Tensor("b.weight", (1,))))
     with pytest.raises(ConfigError, match=said):
-        FedPVR(block=block).corrected(layout)
+        FedPVR(block=block).corrected_block(layout)

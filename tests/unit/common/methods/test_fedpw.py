@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from common.errors import ConfigError
 from common.layout import Layout, Tensor
 from common.methods import FedAvg, FedPW
-from common.methods.fedpw import Standing, Standings
+from common.methods.fedpw import FedPWState, MomentumWeights
 from common.methods.momentum import Momentum
 from common.rng import stream
 from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
@@ -31,9 +31,9 @@ DELTAS = np.array(
 
 def rounds(
     method: FedPW, deltas: Any, losses: Sequence[Any] = LOSSES, layout: Layout = FIVE
-) -> list[Step[Standings]]:
+) -> list[Step[FedPWState]]:
     """One step after another of the same clients, without moving the model."""
-    state, steps = Standings(), []
+    state, steps = FedPWState(), []
     for number, (rows, told) in enumerate(zip(deltas, losses, strict=True), start=1):
         cohort = cohort_of(rows, losses=told, round=number)
         steps.append(method.aggregate(cohort, state, layout))
@@ -50,7 +50,7 @@ def rounds(
 )
 def test_the_worked_example(stride: int, theta: Vector) -> None:
     method = FedPW(beta=0.3, drop=0.4, stride=stride)
-    start = ServerState(0, np.ones(5), {}, Standings())
+    start = ServerState(0, np.ones(5), {}, FedPWState())
     state, step = next_state(start, cohort_of(DELTAS[0], losses=LOSSES[0]), method, FIVE, 1.0)
     first = (0.291721698113, 0.172185534591, -0.055628930818, -0.004139150943, 0.263907232704)
     assert_allclose(step.direction, first, **EXACT)
@@ -74,11 +74,11 @@ def test_the_worked_example(stride: int, theta: Vector) -> None:
     ]
 
 
-def weights(step: Step[Standings]) -> list[float]:
+def weights(step: Step[FedPWState]) -> list[float]:
     return list(step.report["weights"].values())
 
 
-def held(state: Standings) -> list[list[float]]:
+def held(state: FedPWState) -> list[list[float]]:
     """p and q."""
     return [list(s.momentum.weights.values()) for s in (state.losses, state.agreement)]
 
@@ -152,14 +152,14 @@ def test_the_loss_during_training_is_what_counts() -> None:
     cohort = cohort_of(DELTAS[0], losses=LOSSES[0])
     told = ({LOSS: 3.0, LOSS_BEFORE: 9.0}, {LOSS: 1.0, LOSS_BEFORE: 0.1})
     updates = tuple(replace(u, metrics=m) for u, m in zip(cohort.updates, told, strict=True))
-    step = FedPW().aggregate(replace(cohort, updates=updates), Standings(), FIVE)
+    step = FedPW().aggregate(replace(cohort, updates=updates), FedPWState(), FIVE)
     assert held(step.state)[0] == pytest.approx([0.75, 0.25])
     assert FedPW.needs == (LOSS,)
 
 
 def test_a_client_that_points_elsewhere_may_weigh_less_than_nothing() -> None:
     rows = [[3.0, 0.0, 0, 0, 0], [-1.0, 0.1, 0, 0, 0]]
-    step = FedPW().aggregate(cohort_of(rows, losses=(1.0, 0.9)), Standings(), FIVE)
+    step = FedPW().aggregate(cohort_of(rows, losses=(1.0, 0.9)), FedPWState(), FIVE)
     assert step.report["negative"] == 1
     assert held(step.state)[1][1] < 0
     assert sum(weights(step)) == pytest.approx(1)
@@ -200,19 +200,19 @@ def test_updates_a_thousand_times_those_of_the_first_round_leave_everything_fini
         assert np.isfinite(step.direction).all()
         assert sum(held(step.state)[1]) == pytest.approx(1)
         assert step.state.agreement.first == steps[0].state.agreement.first
-    runaway = Standing(Momentum({"1": 1.0}, {"1": -1e308}), first=1.0)
+    runaway = MomentumWeights(Momentum({"1": 1.0}, {"1": -1e308}), first=1.0)
     assert runaway.after({"1": 1.0}, level=1e10, beta=1.0) == runaway
 
 
 def test_participants_whose_weights_do_not_add_up_to_something_positive_weigh_the_same() -> None:
     start = (
         FedPW()
-        .aggregate(cohort_of([[3.0, 0, 0, 0, 0], [-1.0, 0.1, 0, 0, 0]]), Standings(), FIVE)
+        .aggregate(cohort_of([[3.0, 0, 0, 0, 0], [-1.0, 0.1, 0, 0, 0]]), FedPWState(), FIVE)
         .state
     )
     assert_array_equal(start.agreement.among(["2"]), [1.0])
     assert_array_equal(start.agreement.among(["2", "new"]), [0.5, 0.5])
-    rounding = Standing(Momentum({"1": 0.1 + 0.2, "2": -0.3}))
+    rounding = MomentumWeights(Momentum({"1": 0.1 + 0.2, "2": -0.3}))
     assert_array_equal(rounding.among(["1", "2"]), [0.5, 0.5])
 
 
@@ -226,7 +226,7 @@ def test_with_nothing_to_weigh_and_nothing_to_drop_it_is_the_uniform_mean() -> N
 # ---------------------------------------------------------------- what is dropped
 
 
-def later(rows: Any, losses: Any = None, **settings: Any) -> Step[Standings]:
+def later(rows: Any, losses: Any = None, **settings: Any) -> Step[FedPWState]:
     """The second round of clients that all weigh the same, with these displacements."""
     deltas = np.array([np.ones_like(rows), rows], dtype=np.float64)
     told = [[1.0] * len(rows), losses or [1.0] * len(rows)]

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from common.geometry import gram, inner_products
 from common.methods import FedPCD, history
-from common.methods.history import History, Joined
+from common.methods.history import CohortWithHistory, History
 from common.types import ClientUpdate, Cohort, Matrix, Vector
 from tests.builders import layout_of_size
 
@@ -38,7 +38,7 @@ def drawn(count: int, seed: int, dtype: DTypeLike = np.float32) -> list[Vector]:
     return [row.astype(dtype) for row in rng.normal(size=(count, D)) + 0.1]
 
 
-def joined(state: History, group: Cohort) -> Joined:
+def joined(state: History, group: Cohort) -> CohortWithHistory:
     """Join a cohort to everything that is remembered."""
     return state.join(group, group.shares, before=0)
 
@@ -69,11 +69,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, str]]:
     calls: list[tuple[int, int, str]] = []
 
     def counting(
-        new: Sequence[Vector], all_: Sequence[Vector], *, working: DTypeLike = np.float64
+        new: Sequence[Vector], all_: Sequence[Vector], *, compute_dtype: DTypeLike = np.float64
     ) -> Matrix:
         if len(all_) > 1:  # else it is a sample of a row
-            calls.append((len(new), len(all_), np.dtype(working).name))
-        return inner_products(new, all_, working=working)
+            calls.append((len(new), len(all_), np.dtype(compute_dtype).name))
+        return inner_products(new, all_, compute_dtype=compute_dtype)
 
     monkeypatch.setattr(history, "inner_products", counting)
     return calls

@@ -100,7 +100,7 @@ def test_flb_14_everything_is_zero_before_round_1_and_one_step_gives_the_exact_g
     for client in problems:
         assert not method.server_payload(state.method, client)[SHIFT].any()
     (after,) = play(method, state, layout, problems, [list(problems)], steps=1)
-    block = method.corrected(layout)
+    block = method.corrected_block(layout)
     for client, problem in problems.items():
         gradient = block.take(problem.gradient(state.weights))
         assert_allclose(after.method.own.get(client), gradient, atol=1e-6)
@@ -124,7 +124,7 @@ class Net(nn.Module):
 
 def corrected_names(method: ControlVariateMethod, layout: Layout) -> set[str]:
     inside = np.zeros(layout.size, dtype=bool)
-    for span in method.corrected(layout).spans:
+    for span in method.corrected_block(layout).spans:
         inside[span] = True
     for name, span in layout.spans.items():
         assert inside[span].all() or not inside[span].any(), name
@@ -194,7 +194,7 @@ def test_flb_13_a_correction_of_another_size_is_refused_not_stretched(
 )  # the paper's v, at 3x32x32 and 10 classes
 def test_the_default_block_is_the_papers_classifier(model: str, size: int) -> None:
     layout = layout_of(build(model, (3, 32, 32), 10, seed=0))
-    assert FedPVR().corrected(layout).size == size
+    assert FedPVR().corrected_block(layout).size == size
 
 
 # ---------------------------------------------------------------- the server's half

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DeployError
-from common.io.files import exclusive
+from common.io.files import file_lock
 from deploy.federation import pki
 from deploy.federation.server import Place, commands, proxy_config, serve
 from deploy.system.private_files import make_folder
@@ -75,7 +75,7 @@ def test_one_port_cannot_serve_both(place: Place) -> None:
 
 def test_a_second_server_on_the_same_state_is_refused(place: Place) -> None:
     make_folder(place.state)
-    with exclusive(place.state / "lock"):
+    with file_lock(place.state / "lock"):
         assert "another fedkeel server runs on" in refused(place)
 
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from common.errors import ConfigError
-from common.io.files import exclusive
+from common.io.files import file_lock
 from common.runs.records import (
     ClientScore,
     Evaluation,
@@ -135,7 +135,7 @@ def test_the_kept_plan_is_a_plan(typed: Type, tmp_path: Path) -> None:
 
 def test_two_sweeps_in_one_folder_are_refused(typed: Type, tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
-    with exclusive(tmp_path / "runs" / "mine" / command.LOCK, ConfigError("taken")):
+    with file_lock(tmp_path / "runs" / "mine" / command.LOCK, ConfigError("taken")):
         said = typed("sweep", "plan.toml")
     assert isinstance(said.exception, ConfigError)
     assert "another sweep is at work in" in str(said.exception)

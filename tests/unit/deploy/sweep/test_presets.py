@@ -91,7 +91,7 @@ def test_the_blocks_of_the_start_layer_go_from_nothing_to_everything(quick: bool
     shape: Any = load("digits").images.shape[1:] if quick else (3, 32, 32)
     found = configs("fedpvr-start-layer", quick=quick)
     layout: Layout = layout_of(build(found[0].model, shape, 10, seed=1))
-    corrected: Callable[..., Any] = lambda config: config.chosen.corrected(layout).size  # noqa: E731
+    corrected: Callable[..., Any] = lambda config: config.chosen.corrected_block(layout).size  # noqa: E731
     sizes = [corrected(config) for config in found]
     assert sizes[0] == 0
     assert sizes == sorted(set(sizes))
@@ -101,9 +101,9 @@ def test_the_blocks_of_the_start_layer_go_from_nothing_to_everything(quick: bool
 def test_start_16_is_the_classifier_of_vgg() -> None:
     layout = layout_of(build("vgg11", (3, 32, 32), 10, seed=1))
     blocks = {c.chosen.block: c for c in configs("fedpvr-start-layer", quick=False)}  # type: ignore[attr-defined]
-    assert blocks["last:3"].chosen.corrected(layout).size == 530_442  # type: ignore[attr-defined]
+    assert blocks["last:3"].chosen.corrected_block(layout).size == 530_442  # type: ignore[attr-defined]
     names = [tensor.name for tensor in layout.tensors]
     for start in range(0, 22, 2):
         first = layout.spans[names[start]].start
-        block = blocks[f"last:{11 - start // 2}"].chosen.corrected(layout)  # type: ignore[attr-defined]
+        block = blocks[f"last:{11 - start // 2}"].chosen.corrected_block(layout)  # type: ignore[attr-defined]
         assert [span.start for span in block.spans] == [first]

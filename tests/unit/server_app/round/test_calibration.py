@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 
 from common.config import RunConfig, parse
-from common.conformal.prediction_sets import SCORES, Outputs, Tally, edges_of, histogram, sets_of
-from common.conformal.replies import CALIBRATE, CalibrationReply, CoverageReply, read_ask
+from common.conformal.prediction_sets import (
+    SCORES,
+    Outputs,
+    Tally,
+    bin_edges,
+    histogram,
+    prediction_sets,
+)
+from common.conformal.replies import (
+    CALIBRATE,
+    CalibrationReply,
+    CoverageReply,
+    read_coverage_request,
+)
 from common.errors import AggregationError, FedError
 from common.rng import stream
 from common.runs.records import NO_EXAMPLES, RecordError
@@ -50,15 +62,17 @@ class Clients:
             counts = {
                 name: histogram(
                     score(out)[np.arange(calibration), labels],
-                    edges_of(name, CLASSES, BINS, k_reg=1, lam=0.1),
+                    bin_edges(name, CLASSES, BINS, k_reg=1, lam=0.1),
                 )
                 for name, score in SCORES.items()
             }
             return CalibrationReply(calibration, counts).table()
         out, labels = self.drawn(client, test, action)
-        thresholds = read_ask(asks)
+        thresholds = read_coverage_request(asks)
         tallies = {
-            name: [Tally.of(sets_of(score(out), q, out.top), labels) for q in thresholds[name]]
+            name: [
+                Tally.of(prediction_sets(score(out), q, out.top), labels) for q in thresholds[name]
+            ]
             for name, score in SCORES.items()
         }
         return CoverageReply(test, int((out.top == labels).sum()), tallies).table()
