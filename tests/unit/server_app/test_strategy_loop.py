@@ -296,11 +296,11 @@ def test_a_round_that_is_cut_off_before_its_record_does_not_count_as_told() -> N
     grid.strategy.observer = watcher
     with pytest.raises(KeyboardInterrupt):
         grid.strategy.start(grid, grid.arrays, num_rounds=5)
-    assert grid.strategy.told == len(watcher.records) == 2
+    assert grid.strategy.recorded_round == len(watcher.records) == 2
     resumed = Grid(FedAvg())
     resumed.strategy.state = watcher.states[-1]
     resumed.strategy.start(resumed, resumed.arrays, num_rounds=2)  # nothing is left to do
-    assert resumed.strategy.told == 2
+    assert resumed.strategy.recorded_round == 2
 
 
 def test_a_run_without_a_usable_round_still_has_a_model_to_save() -> None:
