@@ -34,7 +34,9 @@ from common.layout import Tensor as Shape
 from common.malloc import keep_freed_memory
 from common.methods.fedpcd import FedPCD
 from common.models import FlatModel, build
-from common.wire import ARRAYS, CONFIG, FlatCodec, Order, TrainReply, records_of
+from common.wire.arrays import FlatCodec
+from common.wire.content import ARRAYS, CONFIG, records_of
+from common.wire.messages import Order, TrainReply
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from server_app.memory_estimate import MemoryEstimate
 from server_app.options import Options

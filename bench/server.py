@@ -39,7 +39,9 @@ from common.methods import FedAvg, FedPCD, Method, history
 from common.methods.history import History
 from common.parallel import one_blas_thread, usable_cores
 from common.types import ClientUpdate, Cohort, Vector
-from common.wire import ARRAYS, WEIGHTS, FlatCodec, TrainReply, read_array
+from common.wire.arrays import WEIGHTS, FlatCodec, read_array
+from common.wire.content import ARRAYS
+from common.wire.messages import TrainReply
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from server_app.round.client_registry import ReadyClients
 from server_app.state import ServerState

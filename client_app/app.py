@@ -21,24 +21,24 @@ from client_app.watchdog import Watchdog, seconds_since_start
 from common.conformal.replies import CALIBRATE, COVER, read_coverage_request
 from common.errors import ClientError, DataError, FedError, WireError
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
-from common.wire import (
-    CONFIG,
+from common.wire.arrays import FlatCodec
+from common.wire.content import CONFIG, METRICS, records_of
+from common.wire.messages import (
+    ClientCard,
+    Order,
+    TrainReply,
+    client_id_of,
+    seconds_late,
+    timeout_of,
+)
+from common.wire.reply_metrics import (
     CORRECT,
     EXAMPLES,
     LOSS_SUM,
-    METRICS,
     PERSONAL,
     PERSONAL_ROUND,
     SECONDS,
     START_SECONDS,
-    ClientCard,
-    FlatCodec,
-    Order,
-    TrainReply,
-    client_id_of,
-    records_of,
-    seconds_late,
-    timeout_of,
     to_metric_record,
 )
 

@@ -9,7 +9,7 @@ from client_app.trainer import TrainingResult
 from common.data.dataset import Dataset
 from common.models import FlatModel
 from common.types import Vector
-from common.wire import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
+from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
 
 
 def full_gradient(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Vector:

@@ -11,7 +11,7 @@ from client_app.trainer import train
 from common.errors import ClientError
 from common.methods import LocalRule
 from common.types import Buffers, Vector
-from common.wire import Order
+from common.wire.messages import Order
 
 logger = logging.getLogger("flwr")
 

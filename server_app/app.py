@@ -17,7 +17,8 @@ from common.models import FlatModel, build
 from common.runs.live_state import LiveState
 from common.runs.memory_note import write_memory_note
 from common.runs.records import RecordError
-from common.wire import ClientCard, FlatCodec
+from common.wire.arrays import FlatCodec
+from common.wire.messages import ClientCard
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.memory_estimate import MemoryEstimate
 from server_app.round.calibration import Ask, conformal_of, write_conformal

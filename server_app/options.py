@@ -9,7 +9,8 @@ from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.settings import Settings, same_setting, setting
 from common.types import Cohort, Step
-from common.wire import ARRAYS, CONFIG, EXAMPLES
+from common.wire.content import ARRAYS, CONFIG
+from common.wire.reply_metrics import EXAMPLES
 from server_app.state import ServerState
 
 

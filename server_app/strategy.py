@@ -24,15 +24,10 @@ from common.methods import Method
 from common.runs.live_state import LiveState
 from common.runs.records import ClientScore, Evaluation, RoundRecord
 from common.types import ClientId, Cohort, Step, Vector, by_client
-from common.wire import (
-    LR,
-    ROUND,
-    Codec,
-    NamedCodec,
-    Order,
-    payload_bytes,
-    read_metrics,
-)
+from common.wire.arrays import Codec, NamedCodec
+from common.wire.content import payload_bytes
+from common.wire.messages import LR, ROUND, Order
+from common.wire.reply_metrics import read_metrics
 from server_app.options import Diagnose, Observer, Options
 from server_app.round.client_registry import ReadyClients, clients_by_name, wait_for_clients
 from server_app.round.messaging import LATE, ExchangeLimits, Messenger, Replies

@@ -16,7 +16,10 @@ from common.methods import Method
 from common.rng import stream
 from common.runs.records import RoundRecord
 from common.types import LOSS, LOSS_BEFORE, ClientUpdate, Cohort, Vector
-from common.wire import ARRAYS, CORRECT, EXAMPLES, METRICS, FlatCodec, Order, TrainReply
+from common.wire.arrays import FlatCodec
+from common.wire.content import ARRAYS, METRICS
+from common.wire.messages import Order, TrainReply
+from common.wire.reply_metrics import CORRECT, EXAMPLES
 from server_app.options import Options
 from server_app.round.client_registry import ReadyClients
 from server_app.round.sampling import sample_clients

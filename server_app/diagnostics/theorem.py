@@ -8,7 +8,7 @@ from common.diagnostics import RoundConditions, Terms, error_bound, relative_err
 from common.geometry import length
 from common.models import Dropout, FlatModel
 from common.types import Cohort, Step
-from common.wire import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
+from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
 from server_app.state import ServerState
 
 SAME_LENGTH = 1e-4  # float32 directions are no nearer to the mean's length

@@ -17,7 +17,7 @@ from httpx import TransportError
 from common.errors import AggregationError, ClientError, FedError
 from common.io.text import single_line
 from common.types import ClientId, by_client
-from common.wire import ClientCard, query_content
+from common.wire.messages import ClientCard, query_content
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import Looks, push, was_lost
 

@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from common.types import ClientId, by_client
-from common.wire import LATE_SECONDS
+from common.wire.messages import LATE_SECONDS
 from server_app.round.client_registry import ReadyClients
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import Looks, push, was_lost

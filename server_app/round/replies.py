@@ -13,22 +13,18 @@ from common.layout import Layout
 from common.methods import Method
 from common.runs.records import ClientScore, Evaluation
 from common.types import LOSS, STEPS, ClientId, ClientUpdate, Vector
-from common.wire import (
+from common.wire.arrays import WEIGHTS, Codec, refuse_non_finite
+from common.wire.content import payload_bytes, records_of
+from common.wire.messages import TrainReply, read_train_reply
+from common.wire.reply_metrics import (
     CORRECT,
     LOSS_SUM,
-    MOST_EXAMPLES,
+    MAX_EXAMPLES,
     PERSONAL,
     PERSONAL_ROUND,
     SECONDS,
     START_SECONDS,
-    WEIGHTS,
-    Codec,
-    TrainReply,
-    payload_bytes,
     read_metrics,
-    read_train_reply,
-    records_of,
-    refuse_non_finite,
     to_metric_record,
 )
 from server_app.options import Options
@@ -180,9 +176,9 @@ def examples_of(reply: Message, weight_key: str) -> int:
     if reply.has_error():
         raise AggregationError(reason_of(reply.error))
     examples = read_metrics(reply.content).get(weight_key)
-    if examples is None or not 0 <= examples <= MOST_EXAMPLES or examples != int(examples):
+    if examples is None or not 0 <= examples <= MAX_EXAMPLES or examples != int(examples):
         raise AggregationError(
-            f'expected "{weight_key}", a whole number from 0 to {MOST_EXAMPLES}, got {examples!r}'
+            f'expected "{weight_key}", a whole number from 0 to {MAX_EXAMPLES}, got {examples!r}'
         )
     return int(examples)
 

@@ -10,7 +10,9 @@ from numpy.testing import assert_allclose
 
 from common.methods import METHODS, Method
 from common.types import LOSS, ClientUpdate, Vector
-from common.wire import ARRAYS, EXAMPLES, METRICS, WEIGHTS
+from common.wire.arrays import WEIGHTS
+from common.wire.content import ARRAYS, METRICS
+from common.wire.reply_metrics import EXAMPLES
 from tests.builders import (
     LR,
     Federation,

@@ -9,7 +9,9 @@ from flwr.app import ConfigRecord
 from common.layout import Layout
 from common.methods import AFL, QFFL, FedAvg, FedDyn, FedPCD, FedPVR, Method, Scaffold
 from common.models import build, layout_of
-from common.wire import ARRAYS, FlatCodec, NamedCodec, Order, TrainReply, payload_bytes
+from common.wire.arrays import FlatCodec, NamedCodec
+from common.wire.content import ARRAYS, payload_bytes
+from common.wire.messages import Order, TrainReply
 from server_app.round.client_registry import ReadyClients
 from server_app.strategy import MethodStrategy
 from tests.builders import LR, Federation

@@ -13,7 +13,8 @@ from client_app.app import app
 from common.config import parse
 from common.errors import AggregationError, ClientError
 from common.runs.records import read_outcome, read_records
-from common.wire import CONFIG, ROUND
+from common.wire.content import CONFIG
+from common.wire.messages import ROUND
 from deploy.engines.inline import InlineGrid
 from server_app.app import run
 from tests.integration.conftest import SMALL, Runner

@@ -15,7 +15,8 @@ from common.config import parse
 from common.errors import ClientError
 from common.rng import stream
 from common.runs.records import read_records
-from common.wire import EXAMPLES, METRICS
+from common.wire.content import METRICS
+from common.wire.reply_metrics import EXAMPLES
 from deploy.engines.inline import InlineGrid
 from server_app.app import run
 

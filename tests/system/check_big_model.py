@@ -53,7 +53,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from common.layout import Layout, Tensor
-from common.wire import FlatCodec, Order, TrainReply, payload_bytes, read_train_reply
+from common.wire.arrays import FlatCodec
+from common.wire.content import payload_bytes
+from common.wire.messages import Order, TrainReply, read_train_reply
 from server_app.round.messaging import Messenger, ExchangeLimits
 from server_app.round.client_registry import clients_by_name
 

@@ -18,20 +18,10 @@ from common.errors import ClientError, ConfigError
 from common.methods import METHODS, FedAvg
 from common.models import FlatModel, build
 from common.types import LOSS_BEFORE
-from common.wire import (
-    ARRAYS,
-    CONFIG,
-    CORRECT,
-    EXAMPLES,
-    LATE_SECONDS,
-    LOSS_SUM,
-    METRICS,
-    ClientCard,
-    FlatCodec,
-    Order,
-    TrainReply,
-    read_train_reply,
-)
+from common.wire.arrays import FlatCodec
+from common.wire.content import ARRAYS, CONFIG, METRICS
+from common.wire.messages import LATE_SECONDS, ClientCard, Order, TrainReply, read_train_reply
+from common.wire.reply_metrics import CORRECT, EXAMPLES, LOSS_SUM
 from tests.builders import assert_same
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

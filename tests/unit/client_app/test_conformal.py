@@ -22,7 +22,9 @@ from common.conformal.prediction_sets import SCORES, bin_edges
 from common.conformal.replies import CalibrationReply, CoverageReply, ask
 from common.models import Dropout, FlatModel, build
 from common.types import Vector
-from common.wire import ARRAYS, CONFIG, FlatCodec, Order
+from common.wire.arrays import FlatCodec
+from common.wire.content import ARRAYS, CONFIG
+from common.wire.messages import Order
 from tests.builders import pictures
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

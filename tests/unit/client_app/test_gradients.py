@@ -12,7 +12,7 @@ from client_app.trainer import TrainingResult
 from common.config import TrainConfig
 from common.data.batches import normalise
 from common.models import Dropout
-from common.wire import GRADIENT, GRADIENT_ERROR, OWN_METRICS, SMOOTHNESS
+from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, OWN_METRICS, SMOOTHNESS
 from tests.builders import LR, QUAD2, pictures
 from tests.unit.client_app.nets import Net, flat_of, run
 

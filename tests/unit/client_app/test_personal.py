@@ -20,20 +20,10 @@ from common.errors import ClientError
 from common.layout import Layout, Tensor
 from common.models import FlatModel, build
 from common.types import Vector
-from common.wire import (
-    ARRAYS,
-    CONFIG,
-    CORRECT,
-    LOSS_SUM,
-    METRICS,
-    PERSONAL,
-    PERSONAL_ROUND,
-    FlatCodec,
-    Order,
-    TrainReply,
-    read_metrics,
-    read_train_reply,
-)
+from common.wire.arrays import FlatCodec
+from common.wire.content import ARRAYS, CONFIG, METRICS
+from common.wire.messages import Order, TrainReply, read_train_reply
+from common.wire.reply_metrics import CORRECT, LOSS_SUM, PERSONAL, PERSONAL_ROUND, read_metrics
 from tests.builders import assert_same
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

@@ -10,7 +10,7 @@ from common.errors import AggregationError
 from common.layout import Tensor
 from common.methods import FedAvg, Scaffold
 from common.types import ClientUpdate, Cohort
-from common.wire import Codec, FlatCodec, NamedCodec
+from common.wire.arrays import Codec, FlatCodec, NamedCodec
 from server_app.state import ServerState, average_buffer, next_state
 from tests.builders import assert_same, cohort_of, layout_of_size
 

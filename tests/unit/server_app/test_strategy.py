@@ -15,18 +15,11 @@ from common.errors import AggregationError
 from common.layout import Layout
 from common.methods import METHODS, FedAvg, FedPCD, FedPVR, Method, Scaffold
 from common.types import LOSS, LOSS_BEFORE, STEPS, ClientUpdate, Cohort, Step, Vector
-from common.wire import (
-    ARRAYS,
-    CONFIG,
-    EXAMPLES,
-    LAYOUT,
-    LR_SUM,
-    METRICS,
-    ROUND,
-    VECTOR,
-    WEIGHTS,
-    put_vectors,
-)
+from common.wire.arrays import WEIGHTS
+from common.wire.content import ARRAYS, CONFIG, METRICS
+from common.wire.messages import LAYOUT, ROUND
+from common.wire.reply_metrics import EXAMPLES, LR_SUM
+from common.wire.vectors import VECTOR, put_vectors
 from server_app.state import ServerState, next_state
 from tests.builders import (
     LR,

@@ -12,17 +12,10 @@ from common.methods import METHODS, FedAvg, FedPCD, Method, Scaffold
 from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.types import LOSS
-from common.wire import (
-    CONFIG,
-    CORRECT,
-    EXAMPLES,
-    METRICS,
-    PERSONAL,
-    PERSONAL_ROUND,
-    ROUND,
-    WEIGHTS,
-    NamedCodec,
-)
+from common.wire.arrays import WEIGHTS, NamedCodec
+from common.wire.content import CONFIG, METRICS
+from common.wire.messages import ROUND
+from common.wire.reply_metrics import CORRECT, EXAMPLES, PERSONAL, PERSONAL_ROUND
 from server_app.options import Options
 from server_app.round.messaging import LATE
 from server_app.state import ServerState

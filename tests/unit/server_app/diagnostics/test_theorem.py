@@ -12,7 +12,7 @@ from common.diagnostics import cosines_with
 from common.methods import FedMGDA, FedPCD
 from common.models import Dropout, FlatModel
 from common.types import Cohort, Step
-from common.wire import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
+from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
 from server_app.diagnostics.theorem import theorem_of
 from server_app.state import ServerState
 from tests.builders import LR, cohort_of, compass

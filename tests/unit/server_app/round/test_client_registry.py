@@ -10,7 +10,8 @@ from flwr.serverapp.grid.grid import NodeInfo
 
 from common.errors import AggregationError, ClientError
 from common.types import by_client
-from common.wire import CONFIG, ClientCard, client_id_of
+from common.wire.content import CONFIG
+from common.wire.messages import ClientCard, client_id_of
 from server_app.round.client_registry import (
     ClientRegistry,
     ReadyClients,

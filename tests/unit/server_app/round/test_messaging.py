@@ -10,7 +10,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.run import RunNotRunningException
 from httpx import ConnectTimeout, HTTPError
 
-from common.wire import LATE_SECONDS
+from common.wire.messages import LATE_SECONDS
 from server_app.round.client_registry import ReadyClients
 from server_app.round.messaging import (
     LATE,

@@ -17,15 +17,10 @@ from numpy.testing import assert_array_equal
 from common.errors import WireError
 from common.layout import Tensor
 from common.rng import stream
-from common.wire import (
-    ARRAYS,
-    EXAMPLES,
-    METRICS,
-    WEIGHTS,
-    FlatCodec,
-    read_array,
-    read_train_reply,
-)
+from common.wire.arrays import WEIGHTS, FlatCodec, read_array
+from common.wire.content import ARRAYS, METRICS
+from common.wire.messages import read_train_reply
+from common.wire.reply_metrics import EXAMPLES
 from tests.builders import assert_same, layout_of_size
 
 THREE = Tensor("w", (3,))

@@ -18,31 +18,26 @@ from torch import nn
 from common.errors import WireError
 from common.layout import Layout, Tensor
 from common.rng import stream
-from common.wire import (
-    ARRAYS,
+from common.wire.arrays import (
     BUFFERS,
-    CONFIG,
     COUNTERS,
-    EXAMPLES,
-    METRICS,
-    VECTOR,
     WEIGHTS,
-    ClientCard,
     Codec,
     FlatCodec,
     NamedCodec,
+    refuse_non_finite,
+)
+from common.wire.content import ARRAYS, CONFIG, METRICS, payload_bytes
+from common.wire.messages import (
+    ClientCard,
     Order,
     TrainReply,
     client_id_of,
-    get_vectors,
-    payload_bytes,
-    put_vectors,
-    read_metrics,
     read_train_reply,
-    refuse_non_finite,
     timeout_of,
-    to_metric_record,
 )
+from common.wire.reply_metrics import EXAMPLES, read_metrics, to_metric_record
+from common.wire.vectors import VECTOR, get_vectors, put_vectors
 from tests.builders import assert_same, layout_of_size
 
 # ---------------------------------------------------------------- models
@@ -322,7 +317,7 @@ def test_a_message_that_was_read_is_gone_with_its_last_use() -> None:
 
 def test_nobody_uses_flowers_properties_that_keep_messages_alive() -> None:
     for package in ("common", "server_app", "client_app", "deploy"):
-        for path in (Path(__file__).parents[3] / package).rglob("*.py"):
+        for path in (Path(__file__).parents[4] / package).rglob("*.py"):
             code = ast.parse(path.read_text())
             names = {node.attr for node in ast.walk(code) if isinstance(node, ast.Attribute)}
             assert not names & {"array_records", "config_records", "metric_records"}, path
