@@ -32,9 +32,8 @@ from bench.command import add_json, at_least, carry_out, keep, print_tables
 from client_app.device import why_no_gpu
 from client_app.trainer import train
 from common.config import MODEL_NAMES, TrainConfig
-from common.data import Dataset
-from common.data import batches as on_device
-from common.data.batches import normalise
+from common.data import Dataset, image_batches
+from common.data.image_batches import normalise
 from common.malloc import keep_freed_memory
 from common.methods import LocalRule
 from common.models import FlatModel, build
@@ -94,9 +93,9 @@ def away(epoch: Epoch) -> Epoch:
     """Return the epoch for a data set of its own that finds no room on the device."""
 
     def without_room(number: int) -> None:
-        share, on_device.RESIDENT_SHARE = on_device.RESIDENT_SHARE, 0.0
+        share, image_batches.RESIDENT_SHARE = image_batches.RESIDENT_SHARE, 0.0
         epoch(number)
-        on_device.RESIDENT_SHARE = share
+        image_batches.RESIDENT_SHARE = share
 
     return without_room
 

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data.batches import RandomCrops, augment, load_images
 from common.data.dataset import Dataset
+from common.data.image_batches import RandomCrops, augment, load_images
 from common.rng import stream
 
 PIECE = 16 << 20  # bytes of pictures that are brought to the device at a time

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from common.data.batches import load_images, normalise
 from common.data.dataset import Dataset
+from common.data.image_batches import load_images, normalise
 from common.models import FlatModel
 
 BATCH = 128  # beyond, activations leave the processor's cache

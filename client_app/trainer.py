@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from client_app.batches import TrainingBatches, batch_slices
 from client_app.cuda_graph import ComputeGradient, with_cuda_graph
 from common.config import TrainConfig
-from common.data.batches import normalise
 from common.data.dataset import Dataset
+from common.data.image_batches import normalise
 from common.errors import ClientError
 from common.methods import LocalRule
 from common.models import FlatModel

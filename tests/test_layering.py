@@ -42,7 +42,7 @@ FLOWER = {  # beside deploy/engines
     "deploy/federation/list_supernodes.py",
 }
 CIFAR = "common/data/sources/cifar.py"  # its unpickler builds arrays only
-TORCH_IN_COMMON = ("common/models/", "common/data/batches.py")
+TORCH_IN_COMMON = ("common/models/", "common/data/image_batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
     {"errors", "io", "malloc", "types", "rng", "parallel"},
     {"layout", "client_vectors", "fairness", "statistics", "settings", "geometry", "conformal"},
@@ -73,7 +73,7 @@ SHARED_MODULE_NAMES = {
     "app",  # Flower's convention: server_app.app and client_app.app
     "base",  # the abstract class of its package
     # to be emptied
-    *("batches", "partition", "progress", "replies", "runs", "sets", "theorem"),
+    *("partition", "progress", "replies", "runs", "sets", "theorem"),
 }
 SHARED_CLASS_NAMES = {  # to be emptied
     *("Answer", "Column", "Order", "Picture", "Standing", "Tally", "Terms", "Watcher"),
@@ -144,7 +144,7 @@ def test_only_the_edges_import_flower() -> None:
 
 
 def test_in_common_only_models_and_batches_import_torch_at_start() -> None:
-    indirect = ("common.models", "common.data.batches")
+    indirect = ("common.models", "common.data.image_batches")
     offenders = [
         f"{name}: {module}"
         for name, tree in FILES.items()

@@ -1,4 +1,4 @@
-"""Data: sources, partitions, splits, batches. `common.data.batches` is the only one with torch."""
+"""Data: sources, partitions, splits and batches. Only `image_batches` imports torch."""
 
 from common.data.dataset import Dataset
 from common.data.image_folder import (

@@ -12,7 +12,7 @@ from torch import nn
 
 from common.config import RunConfig
 from common.data import OWN
-from common.data.batches import normalise
+from common.data.image_batches import normalise
 from common.diagnostics import centred_gram, cka_matrix, layers_of, mean_of_pairs
 from common.errors import DataError
 from common.federated_data import dataset_of, splits_of

@@ -17,7 +17,7 @@ from client_app.device import why_no_gpu
 from client_app.evaluator import evaluate
 from client_app.trainer import train
 from common.config import TrainConfig
-from common.data import batches
+from common.data import image_batches
 from common.methods import LocalRule
 from common.models import FlatModel, build
 from common.types import Vector
@@ -134,12 +134,12 @@ def test_a_data_set_without_room_on_the_gpu_comes_in_pieces(
     device = torch.device("cuda")
     stays = replace(DATA)
     chosen = np.array([3, 200, 3])
-    here = batches.load_images(stays, chosen, device)
-    assert batches._resident(stays, device) is not None
-    monkeypatch.setattr(batches, "RESIDENT_SHARE", 0.0)
+    here = image_batches.load_images(stays, chosen, device)
+    assert image_batches._resident(stays, device) is not None
+    monkeypatch.setattr(image_batches, "RESIDENT_SHARE", 0.0)
     comes = replace(DATA)
-    away = batches.load_images(comes, chosen, device)
-    assert batches._resident(comes, device) is None
+    away = image_batches.load_images(comes, chosen, device)
+    assert image_batches._resident(comes, device) is None
     for one, other in zip(here, away, strict=True):
         assert torch.equal(one, other)
 

@@ -9,7 +9,7 @@ import torch
 
 from client_app import batches as batches_module
 from client_app.batches import TrainingBatches, batch_slices
-from common.data.batches import RandomCrops, augment
+from common.data.image_batches import RandomCrops, augment
 from common.rng import stream
 from tests.builders import pictures
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app import evaluator
 from client_app.evaluator import EvaluationResult, evaluate
-from common.data.batches import normalise
+from common.data.image_batches import normalise
 from common.models import Dropout, FlatModel, build
 from tests.builders import pictures
 

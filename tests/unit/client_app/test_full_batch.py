@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.trainer import TrainingResult
 from common.config import TrainConfig
-from common.data.batches import normalise
+from common.data.image_batches import normalise
 from common.methods import FedLF, LocalRule
 from common.models import Dropout
 from tests.builders import pictures

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from client_app.trainer import _Optimiser, train
 from common.config import TrainConfig
 from common.data import Dataset
-from common.data.batches import normalise
+from common.data.image_batches import normalise
 from common.methods import FedAvg, FedPVR, LocalRule, Method, Scaffold
 from common.methods.variates import SHIFT, VARIATE
 from common.models import FlatModel

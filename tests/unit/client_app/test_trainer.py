@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.trainer import TrainingResult
 from common.config import TrainConfig
-from common.data.batches import normalise
+from common.data.image_batches import normalise
 from common.errors import ClientError
 from common.methods import METHODS, LocalRule, Method, Scaffold
 from common.methods.variates import SHIFT

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord
 from torch import nn
 
 from common.config import RunConfig, parse
-from common.data.batches import normalise
+from common.data.image_batches import normalise
 from common.diagnostics import drift_diversity, linear_cka
 from common.errors import DataError
 from common.federated_data import dataset_of, splits_of

@@ -14,7 +14,7 @@ import torch
 from numpy.testing import assert_allclose
 from PIL import Image
 
-from common.data.batches import normalise
+from common.data.image_batches import normalise
 from common.data.image_folder import FolderOptions, load_folder
 from common.data.image_folder import image_file as images
 from common.data.image_folder.image_file import UnusableImageError, read_header, read_pixels

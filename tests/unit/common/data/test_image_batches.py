@@ -1,11 +1,11 @@
-"""Whole-batch normalising and augmenting equal the slow way, picture by picture."""
+"""Batches are normalised and augmented as one, with the result of one image at a time."""
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from common.data.batches import RandomCrops, augment, normalise
+from common.data.image_batches import PAD, RandomCrops, augment, normalise
 from common.errors import DataError
 from common.rng import stream
 
@@ -63,3 +63,15 @@ def test_augment_leaves_its_input_alone_and_takes_empty_batches() -> None:
     assert torch.equal(batch, before)
     assert augment(batch[:0], RandomCrops.draw(0, stream(0, "augment"))).shape == (0, 3, 6, 5)
     assert normalise(batch[:0], (0.5,) * 3, (0.5,) * 3).shape == (0, 3, 6, 5)
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_augment_gives_the_pixels_of_torchvision(flip: bool) -> None:
+    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    batch, crops = pictures(count=40), RandomCrops.draw(40, stream(3, "augment"))
+    expected = []
+    for k, image in enumerate(functional.pad(batch, [PAD])):
+        crop = functional.crop(image, int(crops.tops[k]), int(crops.lefts[k]), 6, 5)
+        mirrored = flip and crops.mirrored[k]
+        expected.append(functional.horizontal_flip(crop) if mirrored else crop)
+    assert torch.equal(augment(batch, crops, flip=flip), torch.stack(expected))
