@@ -85,7 +85,7 @@ def docker(folder: Path) -> Iterator[Docker]:
             for image in engine.images() - before:
                 engine.run("rmi", "--force", image)
         return
-    if not shutil.which("dockerd"):
+    if not (shutil.which("dockerd") and shutil.which("iptables")):
         install("docker.io", "docker-compose", "iptables")
     env["DOCKER_HOST"] = f"unix://{folder}/docker.sock"
     with _network_restored(), _engine_started(folder, env):

@@ -1,4 +1,4 @@
-"""Plain `flwr run .`, Flower's own command, does what the fedkeel command does."""
+"""`flwr run .`, Flower's own command, gives the weights of the fedkeel command."""
 
 import shutil
 import socket
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def project(shared_place: Place) -> Place:
-    """The place of a copy of the repository, with what people keep in such a folder."""
+    """Return the place of a copy of the repository, with files that users keep there."""
     folder = shared_place.work / "project"
     shutil.copytree(SOURCE, folder, ignore=NOT_COPIED)
     shutil.copy(SOURCE / ".gitignore", folder)
@@ -56,8 +56,8 @@ def project(shared_place: Place) -> Place:
     return replace(shared_place, work=folder, extra=extra)
 
 
-def test_the_bundle_holds_the_apps_and_nothing_of_the_user(project: Place) -> None:
-    """FLB-07(a)."""
+def test_the_bundle_holds_the_apps_and_no_files_of_the_user(project: Place) -> None:
+    """A whole virtual environment was sent in https://github.com/flwrlabs/flower/issues/5273."""
     done = project.call("flwr", "build")
     assert done.returncode == 0, done.stderr
     [bundle] = project.work.glob("*.fab")
@@ -70,8 +70,9 @@ def test_the_bundle_holds_the_apps_and_nothing_of_the_user(project: Place) -> No
     bundle.unlink()
 
 
-def test_flwr_run_ends_with_the_bits_of_the_inline_engine(project: Place) -> None:
-    """With the method that has most to say: its control variates travel beside the model."""
+@pytest.mark.slow
+def test_flwr_run_gives_the_weights_of_the_inline_engine(project: Place) -> None:
+    """With FedPVR, whose control variates travel with the model."""
     settings = {**SMALL, "method": "fedpvr", "participation": 0.5, "rounds": 3}
     out = project.work.parent / "out"
     said = {**settings, "name": "flwr", "out": str(out)}

@@ -1,4 +1,4 @@
-"""Runs that are stopped: in order, leaving nothing behind, and able to go on."""
+"""Stopped runs leave nothing behind and can be resumed."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ LONG = {**SMALL, "method": "fedpcd", "rounds": 1000, "train.epochs": 30}
         ("compare", signal.SIGINT, "stopped/fedpcd"),
     ],
 )
-def test_an_inline_run_stops_when_it_is_told_to(
+def test_an_inline_run_stops_at_a_signal_and_leaves_nothing(
     command: str, number: signal.Signals, run: str, place: Place
 ) -> None:
     arguments = (command, "fedpcd", *pairs(LONG), "--engine", "inline", "--name", "stopped")
@@ -36,7 +36,8 @@ def test_an_inline_run_stops_when_it_is_told_to(
     place.assert_tidy()
 
 
-def test_a_simulation_that_is_stopped_and_then_killed_goes_on_as_if_nothing_had_been(
+@pytest.mark.slow
+def test_resume_of_a_stopped_and_killed_simulation_gives_the_weights_of_a_straight_run(
     place: Place,
 ) -> None:
     settings = pairs({**LONG, "rounds": 8})
@@ -78,7 +79,8 @@ def test_a_simulation_that_is_stopped_and_then_killed_goes_on_as_if_nothing_had_
     assert outcome.status == "completed"
 
 
-def test_a_simulation_can_be_stopped_while_it_starts(place: Place) -> None:
+@pytest.mark.slow
+def test_a_simulation_stops_at_ctrl_c_while_ray_starts(place: Place) -> None:
     command = ("fedkeel", "run", *pairs(LONG), "--name", "early")
     with place.started(*command) as process:
         wait_for(lambda: place.processes("raylet"))
@@ -89,6 +91,7 @@ def test_a_simulation_can_be_stopped_while_it_starts(place: Place) -> None:
     place.assert_tidy()
 
 
+@pytest.mark.slow
 def test_a_comparison_on_ray_stops_at_sigterm_with_all_its_processes(place: Place) -> None:
     settings = pairs(LONG)
     command = ("fedkeel", "compare", "fedavg", "fedpcd", *settings, "--workers", "2")

@@ -1,4 +1,4 @@
-"""docs/operations.md: its walk from nothing to three nodes, typed as it stands there."""
+"""The walk of docs/operations.md from nothing to three nodes, run as it is written there."""
 
 import os
 import re
@@ -20,10 +20,13 @@ BLOCK = re.compile(r"<!-- walk: (.+?) -->\n```\w+\n(.*?)```", re.DOTALL)
 WARDS = {"ward-a": ("cat", "dog"), "ward-b": ("dog", "zebra"), "ward-c": ("cat", "zebra")}
 COLOURS = {"cat": (200, 60, 60), "dog": (60, 200, 60), "zebra": (60, 60, 200)}
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None,
-    reason="NGINX IS MISSING: apt-get install nginx-light",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None,
+        reason="NGINX IS NOT INSTALLED (apt-get install nginx-light)",
+    ),
+]
 
 
 def draw_pictures(folder: Path) -> None:
@@ -46,7 +49,7 @@ def own_network() -> list[str]:
     return alone if tried and tried.returncode == 0 else []
 
 
-def test_the_walk_from_nothing_to_three_nodes_works_as_written(tmp_path: Path) -> None:
+def test_the_walk_from_nothing_to_three_nodes_trains_as_written(tmp_path: Path) -> None:
     text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
     blocks = BLOCK.findall(text)
     scripts = [body for kind, body in blocks if kind == "run"]

@@ -1,6 +1,8 @@
-"""The simulation engine beside a Ray cluster of the user's: neither joined nor disturbed."""
+"""The simulation engine neither joins nor disturbs a Ray cluster of the user."""
 
 from dataclasses import replace
+
+import pytest
 
 from tests.system.conftest import BIN, SMALL, Place, pairs
 
@@ -8,7 +10,8 @@ CLUSTER = ("raylet", "gcs_server")
 RUN = ("run", "fedavg", *pairs(SMALL))
 
 
-def test_a_cluster_that_ray_address_names_is_passed_over_and_left_as_it_was(place: Place) -> None:
+@pytest.mark.slow
+def test_a_cluster_named_by_ray_address_is_not_used_and_goes_on(place: Place) -> None:
     folder = place.temp / "ray"
     started = place.call(
         str(BIN / "ray"), "start", "--head", "--num-cpus=1", "--port=0",

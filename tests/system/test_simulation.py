@@ -1,4 +1,4 @@
-"""The command on Flower's simulation engine: the same bits, and a report that is there."""
+"""The command on Flower's simulation engine: the same weights as inline, and its report."""
 
 import re
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from server_app.round.calibration import CONFORMAL, read_conformal
 from tests.folders import write_pictures
 from tests.system.conftest import SMALL, Place, pairs
 
-COMPARED = ("fedpcd", "fedpvr")
+COMPARED = ("fedavg", "fedpcd", "fedpvr")  # a plain mean, a history, and vectors on the wire
 DROPOUT = {
     **SMALL,
     "clients": 5,
@@ -28,7 +28,7 @@ Shown = CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def shown(shared_place: Place) -> dict[str, Shown]:
-    """The same comparison on one and on two Ray workers, and in one process."""
+    """Run the same comparison on one and on two Ray workers, and in one process."""
     write_pictures(shared_place.work / "pictures")
     ways = {
         "one": ("--engine", "simulation", "--workers", "1"),
@@ -42,17 +42,19 @@ def shown(shared_place: Place) -> dict[str, Shown]:
 
 
 @pytest.mark.parametrize("method", COMPARED)
-def test_one_ray_worker_two_and_none_give_the_same_bits(
+def test_one_ray_worker_two_and_none_give_the_same_weights(
     method: str, shown: dict[str, Shown], shared_place: Place
 ) -> None:
     assert [done.returncode for done in shown.values()] == [0, 0, 0], shown
-    models = {name: shared_place.weights(f"{name}/{method}") for name in shown}
-    assert models["one"] == models["two"] == models["inline"]
-    losses = {
-        name: [record.train_loss for record in shared_place.records(f"{name}/{method}")]
-        for name in shown
-    }
+    records = {name: shared_place.records(f"{name}/{method}") for name in shown}
+    assert all(record.dropped == {} for found in records.values() for record in found)
+    losses = {name: [record.train_loss for record in found] for name, found in records.items()}
     assert losses["one"] == pytest.approx(losses["inline"], rel=1e-12)
+    evaluations = {name: [record.evaluation for record in found] for name, found in records.items()}
+    assert evaluations["one"][-1] is not None
+    assert evaluations["one"][-1].fairness is not None
+    assert evaluations["one"] == evaluations["two"] == evaluations["inline"]
+    assert len({shared_place.weights(f"{name}/{method}") for name in shown}) == 1
 
 
 @pytest.mark.parametrize("method", COMPARED)
@@ -66,16 +68,17 @@ def test_prediction_sets_are_the_same_on_every_engine(
     assert (sets.problem, len(sets.calibration)) == (None, 5)
 
 
-def test_methods_that_are_compared_meet_the_same_cohorts(
+def test_compared_methods_get_the_same_cohorts(
     shown: dict[str, Shown], shared_place: Place
 ) -> None:
     for name in shown:
-        ours, theirs = (shared_place.records(f"{name}/{method}") for method in COMPARED)
-        assert [sorted(r.cohort) for r in ours] == [sorted(r.cohort) for r in theirs]
-        assert len({tuple(sorted(record.cohort)) for record in ours}) > 1
+        first, *others = (shared_place.records(f"{name}/{method}") for method in COMPARED)
+        for records in others:
+            assert [sorted(r.cohort) for r in records] == [sorted(r.cohort) for r in first]
+        assert len({tuple(sorted(record.cohort)) for record in first}) > 1
 
 
-def test_the_summary_names_files_that_exist(shown: dict[str, Shown], shared_place: Place) -> None:
+def test_files_named_in_the_summary_exist(shown: dict[str, Shown], shared_place: Place) -> None:
     for name, done in shown.items():
         out = done.stdout
         for method in COMPARED:
@@ -93,17 +96,15 @@ def test_piped_output_is_plain_text(shown: dict[str, Shown]) -> None:
         assert done.stderr == ""
 
 
-def test_nothing_is_left_running_or_lying_about(
-    shown: dict[str, Shown], shared_place: Place
-) -> None:
+def test_no_process_or_file_is_left(shown: dict[str, Shown], shared_place: Place) -> None:
     shared_place.assert_tidy()
 
 
 @pytest.fixture(scope="module")
 def everyone(shared_place: Place) -> dict[str, list[str]]:
-    """The runs of each method on Ray and in one process: digits, three rounds, three of four.
+    """Run each method on Ray and in one process: digits, three rounds, three of four clients.
 
-    Half of the methods run on Ray beside the other half, since most of the time is spent waiting.
+    Two Ray runs of half of the methods each go on at the same time: most of the time is waiting.
     """
     settings = pairs({**SMALL, "rounds": 3, "participation": 0.75, "data.partition": "dirichlet"})
     halves = {"ray-0": list(METHODS)[::2], "ray-1": list(METHODS)[1::2]}
@@ -126,8 +127,9 @@ def everyone(shared_place: Place) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_runs_on_ray_and_gives_the_bits_of_the_inline_engine(
+def test_every_method_on_ray_gives_the_weights_of_the_inline_engine(
     method: str, everyone: dict[str, list[str]], shared_place: Place
 ) -> None:
     ray, inline = (shared_place.records(name) for name in everyone[method])

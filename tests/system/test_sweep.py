@@ -1,4 +1,4 @@
-"""Sweeps of real runs: comparable, unharmed by a kill -9, and done once."""
+"""Sweeps of real runs: comparable, resumed after kill -9, and never run twice."""
 
 import json
 from collections.abc import Iterator
@@ -39,14 +39,14 @@ SWEEP = ("fedkeel", "sweep", "plan.toml", "--jobs", "2")
 
 
 def table(out: str) -> list[str]:
-    """What was printed of the results."""
+    """Return the printed table of results."""
     lines = [line.strip() for line in out.splitlines()]
     return lines[next(n for n, line in enumerate(lines) if line.startswith("digits,")) : -2]
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, str]]:
-    """A sweep that nobody disturbed, and what it printed."""
+    """Run an undisturbed sweep; yield its place and its output."""
     with make_place(tmp_path_factory.mktemp("straight")) as place:
         (place.work / "plan.toml").write_text(PLAN)
         done = place.call(*SWEEP)
@@ -55,7 +55,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, 
         yield place, done.stdout
 
 
-def test_methods_meet_the_same_split_cohorts_and_first_weights(
+def test_methods_get_the_same_split_cohorts_and_first_weights(
     straight: tuple[Place, str],
 ) -> None:
     place, _ = straight
@@ -68,12 +68,12 @@ def test_methods_meet_the_same_split_cohorts_and_first_weights(
     assert [r.cohort for r in found[one]] == [r.cohort for r in found[two]]
     assert [r.cohort for r in found[one]] != [r.cohort for r in found[other]]
     assert split[one] == split[two] != split[other]
-    # what round 1 costs the clients depends on their first weights, samples and batches
+    # the loss of round 1 depends on their first weights, samples and batches
     assert found[one][0].train_loss == found[two][0].train_loss != found[other][0].train_loss
     assert place.weights(f"small/{one}") != place.weights(f"small/{two}")
 
 
-def test_a_run_that_fails_is_told_and_the_others_are_done(straight: tuple[Place, str]) -> None:
+def test_a_failing_run_is_reported_and_the_others_are_done(straight: tuple[Place, str]) -> None:
     place, out = straight
     why = 'no trainable module is named "nonsense"'
     assert f"{BROKEN} failed after" in out
@@ -83,7 +83,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_done(straight: tuple[Place,
     assert "3 of 4 runs done, 1 failed, 0 left" in out
 
 
-def test_what_is_complete_is_skipped_by_its_config(straight: tuple[Place, str]) -> None:
+def test_complete_runs_with_the_same_config_are_skipped(straight: tuple[Place, str]) -> None:
     place, _ = straight
     before = {path: path.stat().st_mtime_ns for path in place.run_dir("small").rglob("*.npz")}
     other = place.call(*SWEEP, "--set", "rounds=5")
@@ -97,7 +97,8 @@ def test_what_is_complete_is_skipped_by_its_config(straight: tuple[Place, str]) 
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
-def test_a_sweep_that_was_killed_again_and_again_ends_as_one_that_was_not(
+@pytest.mark.slow
+def test_resume_of_a_sweep_killed_twice_gives_the_results_of_an_undisturbed_one(
     straight: tuple[Place, str], place: Place
 ) -> None:
     undisturbed, out = straight
