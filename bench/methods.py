@@ -20,7 +20,7 @@ from rich.console import Console
 from bench.command import at_least, carry_out, keep, writable
 from bench.trial import BenchError
 from common.methods import METHODS
-from common.runs.records import OUTCOME
+from common.runs.outcome import OUTCOME
 from deploy.report.columns import megabytes_per_client_round
 from deploy.report.run_data import RunData, load_runs
 

@@ -14,22 +14,23 @@ from common.data.sources import OWN
 from common.errors import AggregationError, ConfigError
 from common.layout import Layout
 from common.models import FlatModel, build
+from common.runs.conformal_results import write_conformal
+from common.runs.json_file import RecordError
 from common.runs.live_state import LiveState
 from common.runs.memory_note import write_memory_note
-from common.runs.records import RecordError
 from common.wire.arrays import FlatCodec
 from common.wire.messages import ClientCard
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.memory_estimate import MemoryEstimate
-from server_app.round.calibration import Ask, conformal_of, write_conformal
+from server_app.round.calibration import Ask, conformal_of
 from server_app.round.client_registry import (
     POLL_SECONDS,
     ClientRegistry,
     ReadyClients,
     wait_for_clients,
 )
+from server_app.run_dir.class_counter import saving_class_counts
 from server_app.run_dir.memory_mapped import raise_open_file_limit
-from server_app.run_dir.partition import partition_noted
 from server_app.run_dir.run_dir import LOG, RunDir, logging_to
 from server_app.state import ServerState
 from server_app.strategies import STRATEGIES
@@ -77,7 +78,7 @@ def _serve(grid: Grid, config: RunConfig, folder: RunDir) -> ServerState[object]
         strategy.state, warnings = folder.restore(model.layout)
         for warning in warnings:
             logger.warning(warning)
-        with partition_noted(folder.path, config) if deals else nullcontext():
+        with saving_class_counts(folder.path, config) if deals else nullcontext():
             strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
         assert strategy.state is not None
         if strategy.state.round == 0:

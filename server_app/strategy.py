@@ -21,8 +21,9 @@ from common.errors import AggregationError, ConfigError, FedError
 from common.layout import Layout
 from common.malloc import keep_freed_memory
 from common.methods import Method
+from common.runs.client_scores import ClientScore, Evaluation
 from common.runs.live_state import LiveState
-from common.runs.records import ClientScore, Evaluation, RoundRecord
+from common.runs.records import RoundRecord
 from common.types import ClientId, Cohort, Step, Vector, by_client
 from common.wire.arrays import Codec, NamedCodec
 from common.wire.content import payload_bytes

@@ -199,10 +199,10 @@ def _carry_out(
 
 
 def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
+    from common.runs.conformal_results import CONFORMAL
     from deploy.report.figures import plot_runs
     from deploy.report.run_data import load_runs
     from deploy.report.run_summary import summary_table, write_summary
-    from server_app.round.calibration import CONFORMAL
 
     runs = load_runs(run_dirs)
     console.print(summary_table(runs, data))

@@ -19,15 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from common.fairness import Fairness
+from common.runs.json_file import RecordError
 from common.runs.memory_note import read_memory_note
-from common.runs.records import (
-    RECORDS,
-    Outcome,
-    RecordError,
-    RoundRecord,
-    parse_line,
-    read_outcome,
-)
+from common.runs.outcome import Outcome, read_outcome
+from common.runs.records import RECORDS, RoundRecord, parse_line
 
 
 class Tail:

@@ -9,16 +9,11 @@ from rich.console import Console
 from common.config import RunConfig
 from common.errors import ConfigError
 from common.parallel import usable_cores
+from common.runs.json_file import RecordError
 from common.runs.live_state import clear_live_state
 from common.runs.memory_note import clear_memory_note
-from common.runs.records import (
-    Outcome,
-    RecordError,
-    clear_outcome,
-    read_outcome,
-    read_records,
-    write_outcome,
-)
+from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outcome
+from common.runs.records import read_records
 from deploy.engines import Engine, Job, Resources
 from deploy.engines.progress import follow
 from deploy.system.signals import only_one, undisturbed

@@ -15,7 +15,7 @@ import tomli_w
 from common.config import RunConfig, nested
 from common.errors import ConfigError, DeployError
 from common.runs.live_state import read_live_state
-from common.runs.records import Outcome, clear_outcome, read_outcome, write_outcome
+from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outcome
 from deploy.engines.base import Resources
 from deploy.engines.fab import app_folder
 from deploy.federation.enrollment import clients

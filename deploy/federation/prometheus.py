@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from common.errors import DeployError
 from common.runs.live_state import read_live_state
-from common.runs.records import read_outcome, read_records
+from common.runs.outcome import read_outcome
+from common.runs.records import read_records
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

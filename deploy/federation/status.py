@@ -9,15 +9,8 @@ from rich.console import Console
 from common.errors import ConfigError
 from common.io.text import single_line
 from common.runs.live_state import LIVE, LiveState, read_live_state
-from common.runs.records import (
-    CONFIG_FILE,
-    OUTCOME,
-    RECORDS,
-    Outcome,
-    RoundRecord,
-    read_outcome,
-    read_records,
-)
+from common.runs.outcome import OUTCOME, Outcome, read_outcome
+from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_records
 from deploy.federation.participation import Turnout
 from server_app.run_dir.run_dir import LOG
 

@@ -5,10 +5,10 @@ from statistics import fmean
 from sys import float_info
 from typing import Any
 
+from common.runs.class_counts import ClassCounts, read_class_counts
 from common.statistics import SeedSummary, summarise_seeds
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import Family, Study
-from server_app.run_dir.partition import Partition, read_partition
 
 Found = Mapping[str, Any]
 LARGEST = float_info.max
@@ -103,7 +103,7 @@ def step_cosines(family: Family) -> list[tuple[int, float]]:
     ]
 
 
-def partition_of(study: Study) -> Partition | None:
+def partition_of(study: Study) -> ClassCounts | None:
     """Return who holds which classes in the first run that noted it."""
-    found = (read_partition(run.path) for run in study.runs if run.path)
+    found = (read_class_counts(run.path) for run in study.runs if run.path)
     return next((one for one in found if one), None)

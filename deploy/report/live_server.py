@@ -12,13 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from common.errors import ConfigError, FedError
+from common.runs.class_counts import PARTITION
+from common.runs.conformal_results import CONFORMAL
 from common.runs.live_state import read_live_state
-from common.runs.records import CONFIG_FILE, OUTCOME, RECORDS, read_outcome
+from common.runs.outcome import OUTCOME, read_outcome
+from common.runs.records import CONFIG_FILE, RECORDS
 from deploy.federation.status import headline
 from deploy.report.run_data import RunData, discover, folders_with, name_below
 from deploy.report.tensorboard_log import TensorBoardLog
-from server_app.round.calibration import CONFORMAL
-from server_app.run_dir.partition import PARTITION
 
 LOOPBACK = "127.0.0.1"
 LOOK_SECONDS = 1.0

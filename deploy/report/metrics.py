@@ -11,7 +11,7 @@ from typing import Any
 
 from common.config import RunConfig
 from common.fairness import Fairness, rounds_to_reach
-from common.runs.records import Evaluation
+from common.runs.client_scores import Evaluation
 from common.statistics import (
     PairedDifference,
     SeedSummary,

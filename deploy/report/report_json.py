@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.io.files import atomic_write
-from common.runs.records import json_values
+from common.runs.json_file import json_values
 from common.statistics import STATISTICS, SeedSummary
 from deploy.report import metrics, set_coverage
 from deploy.report.columns import FAMILY_COLUMNS

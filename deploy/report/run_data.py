@@ -9,14 +9,9 @@ from typing import Any
 from common.config import RunConfig, flatten, parse
 from common.errors import ConfigError
 from common.fairness import Fairness
-from common.runs.records import (
-    CONFIG_FILE,
-    RECORDS,
-    Evaluation,
-    RecordError,
-    RoundRecord,
-    read_records,
-)
+from common.runs.client_scores import Evaluation
+from common.runs.json_file import RecordError
+from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_records
 
 ALWAYS_WRITTEN = frozenset(  # by every version
     ("method", "model", "clients", "seed", "rounds", "participation", "data.name")

@@ -13,9 +13,9 @@ from common.config import NOT_IN_RESULTS, parse
 from common.data.sources import FOLDER
 from common.errors import FedError
 from common.methods import METHODS
+from common.runs.conformal_results import CONFORMAL
 from deploy.config_input import described
 from deploy.report.run_data import RunData
-from server_app.round.calibration import CONFORMAL
 
 Targets = Mapping[str, float]
 UNKNOWN = "settings not known"  # the title of such runs beside others

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from common.fairness import rounds_to_reach
 from common.io.files import atomic_write
-from common.runs.records import Evaluation, json_values
+from common.runs.client_scores import Evaluation
+from common.runs.json_file import json_values
 from deploy.report.columns import MEGABYTES, RUN_COLUMNS, SECONDS, Column
 from deploy.report.run_data import RunData
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.runs.records import RecordError
+from common.runs.conformal_results import ConformalResults, Level, read_conformal
+from common.runs.json_file import RecordError
 from common.statistics import SeedSummary, summarise_seeds
 from deploy.report.run_groups import Family
-from server_app.round.calibration import Conformal, Level, read_conformal
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SetCoverage:
     size: SeedSummary
 
 
-def conformal_by_seed(family: Family) -> dict[int | None, Conformal]:
+def conformal_by_seed(family: Family) -> dict[int | None, ConformalResults]:
     """Return what each seed that made prediction sets says of them."""
     found = {}
     for run in family.runs if not family.personal else ():
@@ -38,7 +38,7 @@ def conformal_by_seed(family: Family) -> dict[int | None, Conformal]:
     return found
 
 
-def curve_of(found: Sequence[Conformal], score: str) -> list[SetCoverage]:
+def curve_of(found: Sequence[ConformalResults], score: str) -> list[SetCoverage]:
     """Return the sets of a score at the levels that all seeds measured, from strict to loose."""
     tables = [
         {one.miscoverage: one for one in sets.scores.get(score, ()) if one.coverage is not None}
@@ -49,7 +49,7 @@ def curve_of(found: Sequence[Conformal], score: str) -> list[SetCoverage]:
     return [row for row in rows if row]
 
 
-def chosen(found: Sequence[Conformal], score: str) -> SetCoverage | None:
+def chosen(found: Sequence[ConformalResults], score: str) -> SetCoverage | None:
     """Return the sets at the configured level, if all seeds have the same."""
     wanted = {sets.miscoverage for sets in found}
     if len(wanted) != 1:
@@ -58,7 +58,7 @@ def chosen(found: Sequence[Conformal], score: str) -> SetCoverage | None:
     return next((row for row in curve_of(found, score) if row.miscoverage == level), None)
 
 
-def first_choice(found: Sequence[Conformal]) -> SeedSummary | None:
+def first_choice(found: Sequence[ConformalResults]) -> SeedSummary | None:
     """Return how often the likeliest label alone is right."""
     return summarise_seeds(sets.accuracy for sets in found)
 

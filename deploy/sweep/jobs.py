@@ -18,13 +18,9 @@ from common.errors import ConfigError, DeployError
 from common.io.files import atomic_write
 from common.io.text import single_line
 from common.parallel import usable_cores
-from common.runs.records import (
-    CONFIG_FILE,
-    RecordError,
-    clear_outcome,
-    read_outcome,
-    read_records,
-)
+from common.runs.json_file import RecordError
+from common.runs.outcome import clear_outcome, read_outcome
+from common.runs.records import CONFIG_FILE, read_records
 from deploy.sweep.run_status import Standing, clear, let_go
 from deploy.system.flower_env import QUIET
 from deploy.system.process_group import Group

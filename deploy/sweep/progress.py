@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from common.runs.records import RECORDS, RecordError
+from common.runs.json_file import RecordError
+from common.runs.records import RECORDS
 from deploy.engines.progress import Tail, accuracy, clock
 from deploy.report.run_data import read_run
 from deploy.sweep.jobs import Result, Watcher

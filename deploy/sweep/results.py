@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from common.io.text import single_line
-from common.runs.records import RECORDS, RecordError
+from common.runs.json_file import RecordError
+from common.runs.records import RECORDS
 from common.statistics import SeedSummary
 from deploy.report.columns import SWEEP_COLUMNS, Column
 from deploy.report.metrics import evaluated, last_round, name_of

@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeAlias
 
 from common.config import parse
 from common.errors import ConfigError
-from common.runs.records import CONFIG_FILE, RECORDS, RecordError, read_outcome
+from common.runs.json_file import RecordError
+from common.runs.outcome import read_outcome
+from common.runs.records import CONFIG_FILE, RECORDS
 from deploy.report.run_data import read_config
 from deploy.sweep.runs import PlannedRun, identity, substance
 from deploy.system.signals import only_one

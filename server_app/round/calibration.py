@@ -4,12 +4,9 @@ The clients' histograms of scores are added up, and thresholds follow from them;
 count what the sets of these thresholds are worth on their test samples. Undefined numbers are null.
 """
 
-import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from math import isinf
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -25,9 +22,8 @@ from common.conformal.prediction_sets import (
 )
 from common.conformal.replies import CALIBRATE, COVER, CalibrationReply, CoverageReply, ask
 from common.errors import AggregationError
-from common.io.files import atomic_write
-from common.io.typed_json import FiniteFloat, Int64, JsonTypeError, from_json
-from common.runs.records import NO_EXAMPLES, RecordError, json_values
+from common.runs.client_scores import NO_EXAMPLES
+from common.runs.conformal_results import ClientCoverage, ConformalResults, Level
 from common.types import ClientId, by_client
 
 logger = logging.getLogger("flwr")
@@ -50,119 +46,23 @@ class Ask(Protocol):
         """Return what each client said, and why the others did not."""
 
 
-@dataclass(frozen=True)
-class Level:
-    """The sets of one score at one level, over the test samples of all clients.
-
-    Attributes:
-        miscoverage: the level: the share of sets that may miss the true label.
-        rank: k, the place of the threshold among the calibration scores.
-        threshold: None for an infinite one: every set holds all labels.
-        examples: test samples.
-        coverage: share of the sets that hold the true label; None without test samples.
-        mean_size: labels a set; None without test samples.
-        sizes: how many sets have 0, 1, ..., C labels.
-        coverage_by_size: the coverage of those; None where there are none.
-    """
-
-    miscoverage: FiniteFloat
-    rank: Int64
-    threshold: FiniteFloat | None
-    examples: Int64
-    coverage: FiniteFloat | None
-    mean_size: FiniteFloat | None
-    sizes: list[Int64]
-    coverage_by_size: list[FiniteFloat | None]
-
-
-@dataclass(frozen=True)
-class ClientCoverage:
-    """One client's sets at the configured level; the numbers are None without test samples."""
-
-    calibration: Int64
-    test: Int64
-    coverage: FiniteFloat | None
-    mean_size: FiniteFloat | None
-
-
-@dataclass(frozen=True)
-class Conformal:
-    """What `conformal.json` holds.
-
-    Attributes:
-        round: the round of the model.
-        settings: the run's `conformal.*`.
-        classes: C.
-        minimum: fewest calibration samples with a finite threshold at the configured level.
-        examples: calibration samples of all clients.
-        calibration: calibration samples by client, of those that have some.
-        uncalibrated: why each other client has none.
-        test: test samples by client, of those that have some.
-        untested: why each other client has none.
-        accuracy: share of the test samples whose likeliest label is the true one.
-        scores: by score, its levels in ascending order.
-        clients: by score, then by client, the sets at the configured level.
-        warnings: what a reader must know.
-        problem: why there are no sets, None if there are.
-    """
-
-    round: Int64
-    settings: dict[str, Any]
-    classes: Int64
-    minimum: Int64
-    examples: Int64 = 0
-    calibration: dict[ClientId, Int64] = field(default_factory=dict)
-    uncalibrated: dict[ClientId, str] = field(default_factory=dict)
-    test: dict[ClientId, Int64] = field(default_factory=dict)
-    untested: dict[ClientId, str] = field(default_factory=dict)
-    accuracy: FiniteFloat | None = None
-    scores: dict[str, list[Level]] = field(default_factory=dict)
-    clients: dict[str, dict[ClientId, ClientCoverage]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    problem: str | None = None
-
-    @property
-    def miscoverage(self) -> float:
-        """The configured level."""
-        return float(self.settings["miscoverage"])
-
-    def chosen(self, score: str) -> Level:
-        """Return the sets of a score at the configured level."""
-        return next(one for one in self.scores[score] if one.miscoverage == self.miscoverage)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Conformal":
-        """Rebuild from what was written.
-
-        Raises:
-            JsonTypeError: a part is missing, or is not what it should be.
-        """
-        read = from_json(cls, value)
-        level = read.settings.get("miscoverage")
-        for score, rows in read.scores.items():
-            if level not in [row.miscoverage for row in rows]:
-                problem = f"expected settings.miscoverage among the levels, got {level}"
-                raise JsonTypeError(problem, ("scores", score))
-        return read
-
-
-def conformal_of(questions: Ask, config: RunConfig, classes: int, number: int) -> Conformal:
+def conformal_of(questions: Ask, config: RunConfig, classes: int, number: int) -> ConformalResults:
     """Calibrate the model of round `number` and measure its sets; a client that fails is listed.
 
     Whatever goes wrong is told in `problem`: no reason to lose a model that is trained.
     """
     options = config.conformal
     least = min_examples(options.miscoverage)
-    begun = Conformal(number, options.to_table(), classes, least)
+    begun = ConformalResults(number, options.to_table(), classes, least)
     try:
         return _conformal_of(questions, config, begun)
     except Exception as error:
         said = str(error) or type(error).__name__
         logger.warning("there are no prediction sets: %s", said)
-        return Conformal(number, options.to_table(), classes, least, problem=said)
+        return ConformalResults(number, options.to_table(), classes, least, problem=said)
 
 
-def _conformal_of(questions: Ask, config: RunConfig, begun: Conformal) -> Conformal:
+def _conformal_of(questions: Ask, config: RunConfig, begun: ConformalResults) -> ConformalResults:
     options, classes = config.conformal, begun.classes
     levels = sorted({*LEVELS, options.miscoverage})
     told, missing = questions(
@@ -197,7 +97,7 @@ def _conformal_of(questions: Ask, config: RunConfig, begun: Conformal) -> Confor
         warnings.append("no client has test samples that could be counted: nothing is measured")
     for warning in warnings:
         logger.warning(warning)
-    return Conformal(
+    return ConformalResults(
         begun.round,
         begun.settings,
         classes,
@@ -260,33 +160,3 @@ def _level(miscoverage: float, examples: int, q: float, total: Tally) -> Level:
         total.sizes.tolist(),
         total.coverage_by_size,
     )
-
-
-def write_conformal(run_dir: Path, conformal: Conformal) -> None:
-    """Write `conformal.json` in one piece or not at all.
-
-    Raises:
-        RecordError: the file cannot be written.
-    """
-    path = run_dir / CONFORMAL
-    text = json.dumps(json_values(asdict(conformal), "conformal"), allow_nan=False, indent=1) + "\n"
-    try:
-        with atomic_write(path) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error}") from error
-
-
-def read_conformal(run_dir: Path) -> Conformal | None:
-    """Return a run's prediction sets; None where none were made.
-
-    Raises:
-        RecordError: the file does not hold them.
-    """
-    path = run_dir / CONFORMAL
-    try:
-        return Conformal.from_json(json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError, JsonTypeError) as error:
-        raise RecordError(f"{path} does not hold prediction sets: {error}") from error

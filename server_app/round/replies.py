@@ -11,7 +11,7 @@ from common.errors import AggregationError, FedError, WireError
 from common.geometry import differences
 from common.layout import Layout
 from common.methods import Method
-from common.runs.records import ClientScore, Evaluation
+from common.runs.client_scores import ClientScore, Evaluation
 from common.types import LOSS, STEPS, ClientId, ClientUpdate, Vector
 from common.wire.arrays import WEIGHTS, Codec, refuse_non_finite
 from common.wire.content import payload_bytes, records_of

@@ -17,16 +17,8 @@ from common.errors import CheckpointError, ConfigError, FedError
 from common.io.files import atomic_write, file_lock
 from common.layout import Layout
 from common.runs.live_state import LiveState, LiveStateFile
-from common.runs.records import (
-    CONFIG_FILE,
-    RECORDS,
-    Outcome,
-    Recorder,
-    RoundRecord,
-    clear_outcome,
-    read_outcome,
-    write_outcome,
-)
+from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outcome
+from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 from server_app.run_dir.checkpoint import load_newest, newest_head, save
 from server_app.run_dir.memory_mapped import MAPPED, MemoryMappedVectors
 from server_app.state import ServerState

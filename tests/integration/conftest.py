@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from common.config import parse
-from common.runs.records import Outcome, RoundRecord, read_records
+from common.runs.outcome import Outcome
+from common.runs.records import RoundRecord, read_records
 from deploy.engines import ENGINES, Resources
 from deploy.engines.runner import carry_out
 from server_app.run_dir.run_dir import LOG, WEIGHTS

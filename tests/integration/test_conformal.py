@@ -23,17 +23,17 @@ from common.conformal.prediction_sets import (
     softmax,
 )
 from common.rng import stream
-from common.runs.records import read_outcome
+from common.runs.conformal_results import CONFORMAL, ConformalResults, read_conformal
+from common.runs.outcome import read_outcome
 from deploy.engines.inline import InlineGrid
 from server_app.app import run
-from server_app.round.calibration import CONFORMAL, Conformal, read_conformal
 from server_app.run_dir.run_dir import WEIGHTS
 from tests.integration.conftest import SMALL, Runner
 
 CALIBRATED = {"data.calibration-fraction": 0.25, "data.partition": "dirichlet-client"}
 
 
-def sets_in(folder: Path) -> Conformal:
+def sets_in(folder: Path) -> ConformalResults:
     sets = read_conformal(folder)
     assert sets is not None
     return sets

@@ -12,7 +12,8 @@ from flwr.clientapp import ClientApp
 from client_app.app import app
 from common.config import parse
 from common.errors import AggregationError, ClientError
-from common.runs.records import read_outcome, read_records
+from common.runs.outcome import read_outcome
+from common.runs.records import read_records
 from common.wire.content import CONFIG
 from common.wire.messages import ROUND
 from deploy.engines.inline import InlineGrid

@@ -9,7 +9,7 @@ import pytest
 import client_app.client_data
 from common.config import DataConfig
 from common.data import Split, load
-from common.runs.records import NO_EXAMPLES
+from common.runs.client_scores import NO_EXAMPLES
 from tests.integration.conftest import Ran, Runner
 
 SIZES = {"0": (1, 0), "1": (2, 1), "2": (5, 1), "3": (0, 0), "4": (0, 5), "5": (60, 20)}

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from common.runs.records import Outcome, RoundRecord, read_outcome, read_records
+from common.runs.outcome import Outcome, read_outcome
+from common.runs.records import RoundRecord, read_records
 from deploy.engines.simulation import MARK
 from tests.browser import chromium_started
 

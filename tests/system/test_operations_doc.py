@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from common.rng import stream
-from common.runs.records import read_outcome, read_records
+from common.runs.outcome import read_outcome
+from common.runs.records import read_records
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

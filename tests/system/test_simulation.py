@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from common.methods import METHODS
-from server_app.round.calibration import CONFORMAL, read_conformal
+from common.runs.conformal_results import CONFORMAL, read_conformal
 from tests.folders import write_pictures
 from tests.system.conftest import SMALL, Place, pairs
 

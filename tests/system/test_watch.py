@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.config import parse
-from common.runs.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.records import RECORDS, Recorder, RoundRecord
 from server_app.run_dir.run_dir import RunDir
 from tests.browser import PATIENCE
 

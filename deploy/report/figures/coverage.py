@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from common.conformal.prediction_sets import SCORES
+from common.runs.conformal_results import ConformalResults
 from common.types import ClientId
 from deploy.report.figures.client_accuracy import by_rank, draw_ranks
 from deploy.report.figures.style import (
@@ -18,7 +19,6 @@ from deploy.report.figures.style import (
 )
 from deploy.report.run_groups import Study
 from deploy.report.set_coverage import chosen, conformal_by_seed, curve_of, first_choice
-from server_app.round.calibration import Conformal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +90,7 @@ def coverage_of_clients(study: Study) -> "Figure | None":
     return figure
 
 
-def _by_client(sets: Conformal, score: str) -> dict[ClientId, float]:
+def _by_client(sets: ConformalResults, score: str) -> dict[ClientId, float]:
     """The coverage of each client that has one."""
     rows = sets.clients.get(score, {})
     return {client: row.coverage for client, row in rows.items() if row.coverage is not None}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from common.errors import FedError
-from common.runs.records import read_outcome
+from common.runs.outcome import read_outcome
 from deploy.report import metrics
 from deploy.report.html.elements import Html, tag
 from deploy.report.run_data import RunData

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from common.fairness import worst_count
-from common.runs.records import ClientScore
+from common.runs.client_scores import ClientScore
 from common.statistics import LEVEL, PairedDifference, SeedSummary
 from deploy.report import metrics
 from deploy.report.columns import FAMILY_COLUMNS, PERCENT, SECONDS, Column

@@ -21,7 +21,8 @@ from common import federated_data
 from common.config import RunConfig, parse
 from common.data import Dataset
 from common.models import build
-from common.runs.records import ClientScore, Evaluation, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.records import RoundRecord
 from deploy.config_input import read_pair
 
 WORK = Work("/data")

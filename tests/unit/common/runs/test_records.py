@@ -9,21 +9,10 @@ import numpy as np
 import pytest
 
 from common.errors import DataError
-from common.runs.records import (
-    NO_EXAMPLES,
-    OUTCOME,
-    RECORDS,
-    ClientScore,
-    Evaluation,
-    Outcome,
-    Recorder,
-    RecordError,
-    RoundRecord,
-    clear_outcome,
-    read_outcome,
-    read_records,
-    write_outcome,
-)
+from common.runs.client_scores import ClientScore, Evaluation, NO_EXAMPLES
+from common.runs.json_file import RecordError
+from common.runs.outcome import OUTCOME, Outcome, clear_outcome, read_outcome, write_outcome
+from common.runs.records import RECORDS, Recorder, RoundRecord, read_records
 
 SCORES = {"0": ClientScore(10, 7, 4.5), "1": ClientScore(5, 0, 9.0)}
 KEYS = {

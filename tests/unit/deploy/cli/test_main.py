@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from common.config import RunConfig
-from common.runs.records import read_outcome, read_records
+from common.runs.outcome import read_outcome
+from common.runs.records import read_records
 from deploy.cli.main import main
 from deploy.preflight.doctor import Finding
 

@@ -12,17 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.json_file import RecordError
 from common.runs.memory_note import write_memory_note
-from common.runs.records import (
-    RECORDS,
-    ClientScore,
-    Evaluation,
-    Outcome,
-    Recorder,
-    RecordError,
-    RoundRecord,
-    write_outcome,
-)
+from common.runs.outcome import Outcome, write_outcome
+from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.engines.progress import Pace, Standing, Tail, follow, lines_about, picture
 
 DONE = Outcome("completed", "3 rounds", 3, 1.0)

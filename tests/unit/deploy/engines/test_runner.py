@@ -13,16 +13,10 @@ from rich.console import Console
 
 from common.config import RunConfig, parse
 from common.errors import ConfigError
+from common.runs.json_file import RecordError
 from common.runs.memory_note import read_memory_note, write_memory_note
-from common.runs.records import (
-    RECORDS,
-    Outcome,
-    Recorder,
-    RecordError,
-    RoundRecord,
-    read_outcome,
-    write_outcome,
-)
+from common.runs.outcome import Outcome, read_outcome, write_outcome
+from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.engines import Resources, runner
 from deploy.engines.runner import carry_out, resources
 from deploy.system.signals import only_one, undisturbed

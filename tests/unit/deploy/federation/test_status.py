@@ -10,7 +10,8 @@ from rich.console import Console
 
 from common.errors import ConfigError
 from common.runs.live_state import LIVE, LiveState, LiveStateFile, clear_live_state, read_live_state
-from common.runs.records import RECORDS, Outcome, Recorder, RoundRecord, write_outcome
+from common.runs.outcome import Outcome, write_outcome
+from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.federation.participation import FEW_CLIENTS
 from deploy.federation.status import find, headline, show
 

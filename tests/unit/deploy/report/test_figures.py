@@ -15,14 +15,14 @@ from matplotlib.image import imread
 
 from common.config import parse
 from common.rng import stream
+from common.runs.class_counts import PARTITION
+from common.runs.conformal_results import CONFORMAL
 from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.report.figures import FIGURES, drawn, plot_runs, write_figures
 from deploy.report.figures.style import COLOURS, SIZE, Style, series_of
 from deploy.report.figures.svg import DOTS, for_page, svg_text
 from deploy.report.run_data import RunData, read_run
 from deploy.report.run_groups import Study, group_runs
-from server_app.round.calibration import CONFORMAL
-from server_app.run_dir.partition import PARTITION
 from server_app.run_dir.run_dir import RunDir
 from tests.unit.deploy.report.test_run_summary import NOTHING, UNEVALUATED, evaluation_of, record
 
@@ -102,7 +102,8 @@ import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
-from common.runs.records import *
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.records import RoundRecord
 from deploy.report.figures import plot_runs
 from deploy.report.run_data import RunData
 print([name for name in ("flwr", "torch", "matplotlib") if name in sys.modules])

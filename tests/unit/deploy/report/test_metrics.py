@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from common.config import parse
 from common.errors import ConfigError
-from common.runs.records import ClientScore, Evaluation, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.records import RoundRecord
 from deploy.config_input import read_targets
 from deploy.report import metrics
 from deploy.report.figures.style import percent

@@ -10,14 +10,15 @@ import pytest
 
 from common.config import parse
 from common.errors import ConfigError
-from common.runs.records import RECORDS, Outcome, Recorder, write_outcome
+from common.runs.class_counts import PARTITION
+from common.runs.outcome import Outcome, write_outcome
+from common.runs.records import RECORDS, Recorder
 from deploy.report.figures import FIGURES
 from deploy.report.html import page
 from deploy.report.html.elements import html, table, tag
 from deploy.report.html.page import render
 from deploy.report.report_files import write_report
 from deploy.report.run_data import RunData
-from server_app.run_dir.partition import PARTITION
 from server_app.run_dir.run_dir import RunDir
 from tests.unit.deploy.report.test_figures import full_run, made_up
 from tests.unit.deploy.report.test_run_summary import NOTHING, UNEVALUATED, evaluation_of, record

@@ -12,7 +12,9 @@ import pytest
 
 from common.config import parse
 from common.errors import ConfigError
-from common.runs.records import ClientScore, Evaluation, Recorder, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.conformal_results import CONFORMAL
+from common.runs.records import Recorder, RoundRecord
 from deploy.report.figures.setting_effects import ablations, values
 from deploy.report.figures.svg import svg_text
 from deploy.report.html.overview import warnings
@@ -20,7 +22,6 @@ from deploy.report.html.page import render
 from deploy.report.report_json import numbers_of
 from deploy.report.run_data import RunData, discover
 from deploy.report.run_groups import Study, group_runs
-from server_app.round.calibration import CONFORMAL
 from server_app.run_dir.run_dir import RunDir
 
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from common.fairness import Fairness
-from common.runs.records import RECORDS, ClientScore, Evaluation, Recorder, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.report.columns import megabytes_per_client_round, seconds_per_round
 from deploy.report.run_data import RunData, load_runs
 from deploy.report.run_summary import (

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from common.config import parse
-from common.runs.records import ClientScore, Evaluation, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.conformal_results import ConformalResults, Level, write_conformal
+from common.runs.records import RoundRecord
 from deploy.report.html import diagnostic_tables
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import Study, group_runs
 from deploy.report.set_coverage import chosen, conformal_by_seed, curve_of, first_choice, numbers_of
-from server_app.round.calibration import Conformal, Level, write_conformal
 
 SETTINGS = parse({}).conformal.to_table()
 EVALUATED = RoundRecord(
@@ -23,14 +24,14 @@ def level(miscoverage: float, coverage: float | None, size: float | None) -> Lev
     return Level(miscoverage, 9, 0.5, 100, coverage, size, [0, 60, 40], [None, 0.8, 0.9])
 
 
-def sets(*coverages: float | None, sizes: tuple[float, ...] = (1.0, 2.0)) -> Conformal:
+def sets(*coverages: float | None, sizes: tuple[float, ...] = (1.0, 2.0)) -> ConformalResults:
     """LAC alone, at 0.2 and at 0.1, which is the configured level."""
     rows = [level(m, c, s) for m, c, s in zip((0.2, 0.1), coverages, sizes, strict=True)]
     scores = {"lac": sorted(rows, key=lambda row: row.miscoverage)}
-    return Conformal(1, SETTINGS, 2, 9, 50, accuracy=coverages[0], scores=scores)
+    return ConformalResults(1, SETTINGS, 2, 9, 50, accuracy=coverages[0], scores=scores)
 
 
-def study(place: Path, *found: Conformal) -> Study:
+def study(place: Path, *found: ConformalResults) -> Study:
     runs = []
     for seed, one in enumerate(found, start=1):
         path = place / str(seed)

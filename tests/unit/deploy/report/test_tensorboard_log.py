@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from common.runs.records import ClientScore, Evaluation, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.records import RoundRecord
 from deploy.report.run_data import RunData
 from deploy.report.tensorboard_log import TensorBoardLog, scalars
 

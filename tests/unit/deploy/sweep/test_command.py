@@ -12,13 +12,9 @@ from typer.testing import CliRunner, Result
 
 from common.errors import ConfigError
 from common.io.files import file_lock
-from common.runs.records import (
-    ClientScore,
-    Evaluation,
-    Outcome,
-    RoundRecord,
-    write_outcome,
-)
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.outcome import Outcome, write_outcome
+from common.runs.records import RoundRecord
 from deploy.cli.main import cli
 from deploy.sweep import command
 from deploy.sweep.jobs import Lane, Watcher

@@ -16,14 +16,8 @@ from rich.console import Console
 
 from common.config import parse
 from common.errors import DeployError
-from common.runs.records import (
-    CONFIG_FILE,
-    RECORDS,
-    Outcome,
-    Recorder,
-    RoundRecord,
-    write_outcome,
-)
+from common.runs.outcome import Outcome, write_outcome
+from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 from deploy.sweep import jobs
 from deploy.sweep.jobs import Lane, Result, carry_out, lanes
 from deploy.sweep.plan import Plan

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from common.config import parse
-from common.runs.records import ClientScore, Evaluation, RoundRecord
+from common.runs.client_scores import ClientScore, Evaluation
+from common.runs.records import RoundRecord
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import group_runs
 from deploy.sweep.results import study_table

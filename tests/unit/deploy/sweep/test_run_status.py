@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError
-from common.runs.records import Outcome, RoundRecord, write_outcome
+from common.runs.outcome import Outcome, write_outcome
+from common.runs.records import RoundRecord
 from deploy.report.run_data import discover
 from deploy.sweep.plan import Plan, Variant
 from deploy.sweep.run_status import Standing, clear, standings, tidy

@@ -25,16 +25,15 @@ from common.conformal.replies import (
 )
 from common.errors import AggregationError, FedError
 from common.rng import stream
-from common.runs.records import NO_EXAMPLES, RecordError
-from server_app.round.calibration import (
+from common.runs.client_scores import NO_EXAMPLES
+from common.runs.conformal_results import (
     CONFORMAL,
-    LEVELS,
-    NO_CALIBRATION,
-    Conformal,
-    conformal_of,
+    ConformalResults,
     read_conformal,
     write_conformal,
 )
+from common.runs.json_file import RecordError
+from server_app.round.calibration import LEVELS, NO_CALIBRATION, conformal_of
 
 CLASSES, BINS = 4, 200
 Sizes = Mapping[str, tuple[int, int]]  # calibration and test samples by client
@@ -93,7 +92,7 @@ def config_of(**settings: Any) -> RunConfig:
     return parse({"conformal.bins": BINS, "data.calibration-fraction": 0.2, **flat})
 
 
-def made(clients: Clients, **settings: Any) -> Conformal:
+def made(clients: Clients, **settings: Any) -> ConformalResults:
     return conformal_of(clients, config_of(**settings), CLASSES, 7)
 
 

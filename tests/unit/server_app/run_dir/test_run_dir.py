@@ -13,7 +13,8 @@ from common.config import RunConfig, flatten, nested, parse
 from common.errors import CheckpointError, ConfigError
 from common.layout import Tensor
 from common.runs.memory_note import MEMORY, read_memory_note, write_memory_note
-from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_outcome, read_records
+from common.runs.outcome import read_outcome
+from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_records
 from server_app.run_dir.checkpoint import save
 from server_app.run_dir.run_dir import CHECKPOINTS, RunDir
 from server_app.state import ServerState

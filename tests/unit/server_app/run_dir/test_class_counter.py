@@ -9,21 +9,16 @@ import pytest
 
 from common.config import parse
 from common.federated_data import dataset_of, splits_of
-from server_app.run_dir.partition import (
-    PARTITION,
-    note_partition,
-    partition_noted,
-    partition_of,
-    read_partition,
-)
+from common.runs.class_counts import PARTITION, read_class_counts
+from server_app.run_dir.class_counter import count_classes, save_class_counts, saving_class_counts
 
 CONFIG = parse({"clients": 7, "data.alpha": 0.3, "data.calibration-fraction": 0.2, "seed": 5})
 
 
 def test_the_counts_are_those_of_the_samples_that_clients_train_on(tmp_path: Path) -> None:
-    note_partition(tmp_path, CONFIG)
-    found = read_partition(tmp_path)
-    assert found == partition_of(CONFIG)
+    save_class_counts(tmp_path, CONFIG)
+    found = read_class_counts(tmp_path)
+    assert found == count_classes(CONFIG)
     assert found is not None
     assert list(found.clients) == [str(k) for k in range(7)]
     data, splits = dataset_of(CONFIG.data), splits_of(CONFIG.data, 7, 5)
@@ -36,19 +31,19 @@ def test_the_counts_are_those_of_the_samples_that_clients_train_on(tmp_path: Pat
 def test_it_is_noted_when_what_goes_on_meanwhile_is_over_or_has_failed(tmp_path: Path) -> None:
     for name in ("over", "failed"):
         (folder := tmp_path / name).mkdir()
-        with suppress(KeyboardInterrupt), partition_noted(folder, CONFIG):
+        with suppress(KeyboardInterrupt), saving_class_counts(folder, CONFIG):
             if name == "failed":
                 raise KeyboardInterrupt
-        assert read_partition(folder) == partition_of(CONFIG)
+        assert read_class_counts(folder) == count_classes(CONFIG)
 
 
 def test_without_the_data_it_is_said_and_nothing_is_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    note_partition(tmp_path, parse({"data.name": "folder:/nowhere/at/all"}))
-    assert "not noted" in caplog.text
-    assert read_partition(tmp_path) is None
+    save_class_counts(tmp_path, parse({"data.name": "folder:/nowhere/at/all"}))
+    assert "partition.json is not written" in caplog.text
+    assert read_class_counts(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -75,4 +70,4 @@ def test_without_the_data_it_is_said_and_nothing_is_written(
 )
 def test_a_file_that_says_something_else_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / PARTITION).write_text(text)
-    assert read_partition(tmp_path) is None
+    assert read_class_counts(tmp_path) is None
