@@ -1,19 +1,17 @@
-"""The models, sized from the images' shape and the number of classes, seeded by address."""
+"""The models by name, sized from the images' shape and the number of classes."""
 
-import math
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import nn
 
 from common.errors import ConfigError, did_you_mean
 from common.models.cnn import cnn
 from common.models.dropout import Dropout
 from common.models.flat import FlatModel, layout_of
+from common.models.initialisation import build_seeded
 from common.models.mlp import mlp
 from common.models.resnet import resnet8
 from common.models.vgg import vgg11
-from common.rng import address
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -40,20 +38,7 @@ def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
     if name not in MODELS:
         hint = did_you_mean(name, MODELS)
         raise ConfigError(f'no model is named "{name}"{hint}; there are: {", ".join(MODELS)}')
-    model = MODELS[name](shape, classes)
-    generator = torch.Generator().manual_seed(address(seed, "weights", name) % 2**63)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            _initialise(module, generator)
-    return model
+    return build_seeded(lambda: MODELS[name](shape, classes), seed=seed, name=name)
 
 
-def _initialise(module: nn.Conv2d | nn.Linear, generator: torch.Generator) -> None:
-    # torch's own default distribution (uniform, 1 / sqrt(fan-in)), but from an addressed stream.
-    nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
-    if module.bias is not None:
-        bound = 1 / math.sqrt(module.weight[0].numel())
-        nn.init.uniform_(module.bias, -bound, bound, generator=generator)
-
-
-__all__ = ["MODELS", "Dropout", "FlatModel", "Shape", "build", "layout_of"]
+__all__ = ["MODELS", "Dropout", "FlatModel", "Shape", "build", "build_seeded", "layout_of"]
