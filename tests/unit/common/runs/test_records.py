@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common.errors import DataError
-from common.runs.client_scores import ClientScore, Evaluation, NO_EXAMPLES
+from common.runs.client_scores import NO_EXAMPLES, ClientScore, Evaluation
 from common.runs.json_file import RecordError
 from common.runs.outcome import OUTCOME, Outcome, clear_outcome, read_outcome, write_outcome
 from common.runs.records import RECORDS, Recorder, RoundRecord, read_records
