@@ -1,10 +1,10 @@
-"""The federation of docker-compose.yml, as it is shipped and as its first lines say to start it.
+"""The federation of docker-compose.yml, started as its first lines say.
 
 They run on request; -s shows how long each part takes:
 
     pytest -s -m containers
 
-See tests/system/docker.py for what it uses and what it makes.
+See tests/system/docker.py for the engine, the base image and Compose.
 """
 
 import json
@@ -69,11 +69,11 @@ class Stack:
         return self.compose("ps", "-q", service).strip()
 
     def facts(self, service: str) -> Any:
-        """What the engine knows about the service's container."""
+        """Return the engine's description of the service's container."""
         return json.loads(self.engine.run("inspect", self.id(service)))[0]
 
     def health(self, service: str) -> str:
-        """What the container's health check said last."""
+        """Return the last result of the container's health check."""
         return str(self.facts(service)["State"]["Health"]["Status"])
 
     def wait_healthy(self, *services: str, seconds: float = 120.0) -> None:
@@ -96,17 +96,17 @@ class Stack:
         self.inside("server", "fedkeel", "enroll", client, "--key", "-", given=public)
 
     def train(self, method: str) -> dict[str, Any]:
-        """Train on the clients' own pictures, by the documentation's commands; say how it ended."""
+        """Train on the clients' own pictures by the documented commands; return the outcome."""
         self.inside("server", "sh", "-c", "cat > federation.toml", given=FEDERATION)
         options = ("--engine", "superlink", "--config", "federation.toml", "--name", method)
         self.inside("server", "fedkeel", "run", method, *options)
-        said = self.inside("server", "cat", f"runs/{method}/outcome.json")
-        outcome: dict[str, Any] = json.loads(said)
+        output = self.inside("server", "cat", f"runs/{method}/outcome.json")
+        outcome: dict[str, Any] = json.loads(output)
         return outcome
 
 
 def pictures(folder: Path, seed: int) -> Path:
-    """A client's own pictures: a class is a colour."""
+    """Write a client's own pictures, in which a class is a colour."""
     generator = np.random.default_rng(seed)
     for number, name in enumerate(CLASSES):
         place = folder / name
@@ -128,7 +128,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
 
 @pytest.fixture(scope="module")
 def stack(engine: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Images built, keys made, all containers up, all clients enrolled and online."""
+    """Build the images, make the keys, start all containers and enroll all clients."""
     folder, clock = tmp_path_factory.mktemp("stack"), Clock()
     env = {
         **{key: value for key, value in engine.env.items() if not key.startswith("FEDKEEL_")},
@@ -173,8 +173,8 @@ def stack(engine: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_both_generations_of_compose_read_the_files(engine: Docker, files: Sequence[str]) -> None:
     chosen = [part for file in files for part in ("-f", file)]
     for compose in engine.composes:
-        said = call((*compose, *chosen, "config"), engine.env, cwd=REPOSITORY)
-        services = yaml.safe_load(said)["services"]
+        output = call((*compose, *chosen, "config"), engine.env, cwd=REPOSITORY)
+        services = yaml.safe_load(output)["services"]
         assert {name for name in services if name != "pki"} == {*SERVERS, *CLIENTS}
         with_gpu = {name for name in services if "'gpu'" in str(services[name].get("deploy"))}
         assert with_gpu == (set(CLIENTS) if files else set())
@@ -185,7 +185,7 @@ def test_both_generations_of_compose_read_the_files(engine: Docker, files: Seque
 
 
 @pytest.mark.parametrize("service", [*SERVERS, *CLIENTS])
-def test_a_container_may_do_next_to_nothing(stack: Stack, service: str) -> None:
+def test_a_container_runs_without_privileges(stack: Stack, service: str) -> None:
     facts = stack.facts(service)
     given = facts["HostConfig"]
     assert facts["State"]["Status"] == "running"
@@ -215,12 +215,12 @@ MOUNTS = {
 
 
 @pytest.mark.parametrize("service", list(MOUNTS))
-def test_a_container_sees_what_it_needs(stack: Stack, service: str) -> None:
+def test_a_container_mounts_only_the_volumes_it_needs(stack: Stack, service: str) -> None:
     mounts = {mount["Destination"]: mount["RW"] for mount in stack.facts(service)["Mounts"]}
     assert mounts == MOUNTS[service]
 
 
-def test_private_files_are_their_owners(stack: Stack) -> None:
+def test_only_the_owner_can_read_private_files(stack: Stack) -> None:
     listed = {
         "superlink": ("/pki/server/server.key", "/pki/link/superexec.secret"),
         **{client: (f"/keys/{client}",) for client in CLIENTS},
@@ -229,14 +229,14 @@ def test_private_files_are_their_owners(stack: Stack) -> None:
         for path in paths:
             assert stack.inside(service, "stat", "-c", "%a %u", path).split() == ["600", "49999"]
     script = "stat -c '%a %u %n' /pki/* /pki/*/*"
-    said = stack.compose("run", "--rm", "pki", "sh", "-c", script)
-    modes = {line.split()[2]: line.split()[0] for line in said.splitlines()}
+    output = stack.compose("run", "--rm", "pki", "sh", "-c", script)
+    modes = {line.split()[2]: line.split()[0] for line in output.splitlines()}
     assert modes["/pki/authority"] == "700"
     assert modes["/pki/authority/ca.key"] == "600"
 
 
 def test_no_secret_is_in_an_image(stack: Stack) -> None:
-    """Neither a file that could be one, nor what is in the volumes of this very federation."""
+    """Neither a file with a secret's name, nor the secrets in this federation's volumes."""
     secret = stack.inside("superlink", "cat", "/pki/link/superexec.secret").strip()
     key = stack.inside("superlink", "cat", "/pki/server/server.key").splitlines()[1]
     assert len(secret) == 64
@@ -313,12 +313,12 @@ for place in sys.argv[1:]:
 """
 
 
-def test_a_client_reaches_the_proxy_and_nothing_behind_it(stack: Stack) -> None:
+def test_a_client_reaches_the_proxy_and_no_server_behind_it(stack: Stack) -> None:
     networks = stack.facts("superlink")["NetworkSettings"]["Networks"].values()
     (address,) = [network["IPAddress"] for network in networks]
     places = ("proxy:8443", "superlink:8000", f"{address}:8000", f"{address}:8099", "server:8099")
-    said = stack.inside("client-1", "python", "-c", REACH, *places).split()
-    assert dict(zip(said[::2], said[1::2], strict=True)) == {
+    output = stack.inside("client-1", "python", "-c", REACH, *places).split()
+    assert dict(zip(output[::2], output[1::2], strict=True)) == {
         place: "open" if place == "proxy:8443" else "closed" for place in places
     }
 
@@ -334,15 +334,18 @@ print(size.f_blocks * size.f_frsize, sum(batches))
 """
 
 
-def test_data_loaders_with_workers_have_the_shared_memory_they_need(stack: Stack) -> None:
-    """FLB-05 (a): four workers, 224 x 224 pictures, batches of 64 (38 MB each)."""
+def test_data_loaders_with_workers_have_enough_shared_memory(stack: Stack) -> None:
+    """Four workers, 224 x 224 pictures, batches of 64 (38 MB each).
+
+    Too little shared memory: https://github.com/pytorch/pytorch/issues/5040.
+    """
     size, seen = stack.inside("client-1", "python", "-c", LOADER).split()
     assert int(size) == 1 << 30
     assert int(seen) == 256
 
 
 @pytest.mark.parametrize("method", ["fedpcd", "fedpvr"])
-def test_it_trains(stack: Stack, method: str) -> None:
+def test_a_run_in_containers_completes_with_all_clients(stack: Stack, method: str) -> None:
     stack.clock.lap("other tests")
     outcome = stack.train(method)
     stack.clock.lap(f"fedkeel run {method}, 2 rounds")
@@ -355,7 +358,7 @@ def test_it_trains(stack: Stack, method: str) -> None:
     assert len(lines) == 2
 
 
-def test_a_superlink_that_is_killed_comes_back_and_knows_its_clients(stack: Stack) -> None:
+def test_after_a_kill_the_superlink_restarts_and_clients_are_online_again(stack: Stack) -> None:
     stack.clock.lap("other tests")
     before = stack.facts("superlink")["State"]["StartedAt"]
     assert set(stack.clients()) == set(CLIENTS)
@@ -373,8 +376,7 @@ def test_a_superlink_that_is_killed_comes_back_and_knows_its_clients(stack: Stac
     stack.clock.lap("SuperLink killed, back, clients online again")
 
 
-def test_stopping_is_orderly(stack: Stack) -> None:
-    """Everything ends by itself when asked to, before Docker's patience is over."""
+def test_compose_stop_ends_every_container_before_docker_kills_it(stack: Stack) -> None:
     stack.clock.lap("other tests")
     stack.compose("stop")
     stack.clock.lap("docker compose stop")

@@ -75,8 +75,8 @@ def test_flwr_run_gives_the_weights_of_the_inline_engine(project: Place) -> None
     """With FedPVR, whose control variates travel with the model."""
     settings = {**SMALL, "method": "fedpvr", "participation": 0.5, "rounds": 3}
     out = project.work.parent / "out"
-    said = {**settings, "name": "flwr", "out": str(out)}
-    run_config = " ".join(pairs(said)[1::2])
+    given = {**settings, "name": "flwr", "out": str(out)}
+    run_config = " ".join(pairs(given)[1::2])
     federation = f"num-supernodes={SMALL['clients']} client-resources-num-cpus=1"
     try:
         done = project.call(

@@ -172,9 +172,9 @@ def sizes(made: Fleet, name: str, *prefixes: str | tuple[str, ...]) -> list[int]
 
 @pytest.mark.usefixtures("crossed")
 def test_status_and_clients_show_the_clients_by_name(made: Fleet) -> None:
-    said = made.succeed("status", "fedpvr")
-    assert said.startswith("fedpvr: completed after 3 rounds")
-    rows = {line.split()[0]: line.split()[1:] for line in said.splitlines()[2:] if line.strip()}
+    output = made.succeed("status", "fedpvr")
+    assert output.startswith("fedpvr: completed after 3 rounds")
+    rows = {line.split()[0]: line.split()[1:] for line in output.splitlines()[2:] if line.strip()}
     assert [rows[name][:2] for name in NAMES] == [["round", "3"]] * 3
     assert all(float(rows[name][2]) > 0 for name in NAMES)
     clients = made.succeed("clients")

@@ -1,4 +1,4 @@
-"""Rounds on real nodes when clients are few, late, slow, hang, or send rubbish; and who is who."""
+"""Rounds on real nodes when clients are few, late, slow, hang, or send invalid replies."""
 
 import shutil
 import signal
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 ALL = ["0", "1", "2"]
 BEAT = 6  # seconds between two heartbeats of client 2: its node misses its process sooner
-RUBBISH = {  # what client 2 sends, one in each of its rounds, and what the record says of it
+INVALID = {  # a reply of client 2 in each of its rounds, and the reason in the record
     "nan": "NaN or infinite in features.1.weight",
     "shape": 'expected "weights" as float32[55210], got float32[3]',
     "stamp": "the reply is for server-round 99, not ",
@@ -32,7 +32,7 @@ RUBBISH = {  # what client 2 sends, one in each of its rounds, and what the reco
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A federation of three enrolled clients, of which none is there."""
+    """Start a federation of three enrolled clients; none has joined."""
     need_nginx()
     with fleet(tmp_path_factory.mktemp("fleet") / "f") as up:
         up.enroll(*ALL)
@@ -41,24 +41,42 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def odd(made: Fleet) -> Odd:
-    """What clients are made to do; so far nothing."""
+    """Orders to clients to behave oddly; none so far."""
     return Odd(made.folder / "odd")
 
 
-# The tests of this file build on each other's clients: first there are none, then 0, 1, and 2.
+def join_exactly(made: Fleet, odd: Odd, *names: str) -> None:
+    """Have these clients joined, and no others."""
+    for name, process in made.joined.items():
+        if name not in names and process.is_alive():
+            assert process.stop() == 0, process.text
+    gone = [name for name in names if name not in made.joined or not made.joined[name].is_alive()]
+    made.join(*gone, extra=odd.env(quick=True))
 
 
-def test_a_federation_of_one_client_runs(made: Fleet, odd: Odd) -> None:
-    """FLB-01(a)."""
+@pytest.fixture(scope="module")
+def alone(made: Fleet, odd: Odd) -> RoundRecord:
+    """Run one round with a single client and return its record."""
+    join_exactly(made, odd)
     made.join("0", part="0/1", extra=odd.env(quick=True))
     made.run("fedpcd", "alone", {"clients": 1, "rounds": 1})
-    [record] = made.records("alone")
-    assert record.replied == ["0"]
     assert made.joined["0"].stop() == 0
+    [record] = made.records("alone")
+    return record
 
 
-def test_more_clients_than_are_enrolled_are_refused_at_once(made: Fleet) -> None:
-    """FLB-01: nothing is handed in, and nobody waits."""
+@pytest.fixture(scope="module")
+def pace(alone: RoundRecord) -> float:
+    """Return the seconds that an order takes on this machine: 4 on a quiet one."""
+    return max(alone.arrived.values())
+
+
+def test_a_federation_of_one_client_trains(alone: RoundRecord) -> None:
+    """It waited for ever in https://github.com/londonaicentre/FLIP/pull/992."""
+    assert alone.replied == ["0"]
+
+
+def test_a_run_for_more_clients_than_enrolled_is_refused_at_once(made: Fleet) -> None:
     done = made.fedkeel(*made.arguments("fedpcd", "many", {"clients": 5}))
     assert done.code == 2
     assert "a round needs 5 clients" in done.err
@@ -66,10 +84,15 @@ def test_more_clients_than_are_enrolled_are_refused_at_once(made: Fleet) -> None
     assert "0, 1, 2" in done.err
 
 
-def test_a_run_whose_clients_do_not_come_ends_and_names_them(made: Fleet, odd: Odd) -> None:
-    """FLB-01(b): within the time it was given; whoever looks meanwhile sees that it waits."""
-    made.join("0", extra=odd.env(quick=True))
-    limit = 4 + round(1.5 * pace(made))  # 10 s on a quiet machine
+def test_a_run_whose_clients_do_not_connect_ends_in_time_and_names_them(
+    made: Fleet, odd: Odd, pace: float
+) -> None:
+    """Until then `fedkeel status` shows that it waits.
+
+    It waited for ever in https://github.com/londonaicentre/FLIP/pull/992.
+    """
+    join_exactly(made, odd, "0")
+    limit = 4 + round(1.5 * pace)  # 10 s on a quiet machine
     process = made.start_run("fedpcd", "few", {"server.start-timeout": limit})
 
     def shows() -> bool:
@@ -82,27 +105,22 @@ def test_a_run_whose_clients_do_not_come_ends_and_names_them(made: Fleet, odd: O
     outcome = made.outcome("few")
     assert outcome is not None
     assert outcome.status == "failed"
-    said = f"1 of 3 clients connected within {limit} s (connected: 0; missing: 1, 2)"
-    assert said in outcome.message
+    output = f"1 of 3 clients connected within {limit} s (connected: 0; missing: 1, 2)"
+    assert output in outcome.message
     assert outcome.seconds < limit + 3
     assert outcome.message in process.text
 
 
-def pace(made: Fleet) -> float:
-    """How long an order takes here, seconds: 4 on a quiet machine."""
-    return max(made.records("alone")[0].arrived.values())
-
-
 @dataclass(frozen=True)
 class Story:
-    """What became of one run in which client 2 comes late and does one bad thing after the other.
+    """A run in which client 2 joins late and then does one bad thing after the other.
 
     Attributes:
         records: all of it.
-        joined: the round that was under way when client 2 was let in.
-        first: the first round that asked it.
-        limit: seconds of a round.
-        servers: the ServerApp's processes at the begin and at the end.
+        joined: the round that was under way when client 2 connected.
+        first: the first round with client 2 in its cohort.
+        limit: the timeout of a round in seconds.
+        servers: the ServerApp's processes at the beginning and at the end.
     """
 
     records: list[RoundRecord]
@@ -112,32 +130,32 @@ class Story:
     servers: tuple[psutil.Process, psutil.Process]
 
     def at(self, offset: int) -> RoundRecord:
-        """The record of the so-manyth round with client 2, from 0."""
+        """Return the record of the round with this number, counted from the first of client 2."""
         [record] = [r for r in self.records if r.round == self.first + offset]
         return record
 
 
-STRAGGLING = 1 + len(RUBBISH)  # in this round, counted as `at` does, client 1 is too slow
+STRAGGLING = 1 + len(INVALID)  # in this round, counted as `at` does, client 1 is too slow
 HANGING = STRAGGLING + 2  # in this one client 2 hangs
 
 
 @pytest.fixture(scope="module")
-def story(made: Fleet, odd: Odd) -> Story:
-    """Tell the story, which clients 0 and 1 begin."""
-    made.join("1", extra=odd.env(quick=True))
-    odd.give({"2": ["", *RUBBISH, "", "", "hangs"]})
-    limit = min(8 + 3 * pace(made), 45.0)  # 20 s on a quiet machine
+def story(made: Fleet, odd: Odd, pace: float) -> Story:
+    """Start the run with clients 0 and 1, and play the story."""
+    join_exactly(made, odd, "0", "1")
+    odd.give({"2": ["", *INVALID, "", "", "hangs"]})
+    limit = min(8 + 3 * pace, 45.0)  # 20 s on a quiet machine
     settings = {"server.quorum": 2, "rounds": 100, "server.round-timeout": limit}
     process = made.start_run("fedpvr", "story", settings)
     try:
-        return tell(made, odd, limit)
+        return play(made, odd, limit)
     finally:
         process.popen.send_signal(signal.SIGINT)
         process.ended(PATIENCE)
 
 
-def tell(made: Fleet, odd: Odd, limit: float) -> Story:
-    """Have client 2 join the run that goes on, and see what follows to the end."""
+def play(made: Fleet, odd: Odd, limit: float) -> Story:
+    """Let client 2 join the run that is under way, and follow it to the end."""
     made.reaches("story", 1)
     server = made.find("flwr-serverapp")
     made.join("2", extra=odd.env(quick=True, beat=BEAT))
@@ -166,10 +184,9 @@ def tell(made: Fleet, odd: Odd, limit: float) -> Story:
     return Story(made.records("story"), joined, first, limit, servers)
 
 
-def test_a_quorum_starts_and_who_joins_meanwhile_takes_part_from_the_next_round(
+def test_a_run_starts_with_a_quorum_and_a_late_client_takes_part_without_a_restart(
     story: Story,
 ) -> None:
-    """Its first order comes without a restart of anything."""
     before = [record for record in story.records if record.round < story.first]
     assert before
     assert all(record.cohort == record.replied == ["0", "1"] for record in before)
@@ -178,19 +195,19 @@ def test_a_quorum_starts_and_who_joins_meanwhile_takes_part_from_the_next_round(
     assert story.servers[0] == story.servers[1]
 
 
-@pytest.mark.parametrize("word", RUBBISH)
-def test_rubbish_costs_its_sender_the_round_and_nobody_else(
+@pytest.mark.parametrize("word", INVALID)
+def test_a_client_with_an_invalid_reply_is_dropped_for_that_round_only(
     word: str, story: Story, odd: Odd
 ) -> None:
-    record = story.at(1 + list(RUBBISH).index(word))
+    record = story.at(1 + list(INVALID).index(word))
     assert record.cohort == ALL
     assert record.replied == ["0", "1"]
     assert record.dropped.keys() == {"2"}
-    assert RUBBISH[word] in record.dropped["2"]
+    assert INVALID[word] in record.dropped["2"]
     assert not odd.bombed
 
 
-def test_a_straggler_is_dropped_its_late_reply_is_noticed_and_it_takes_part_again(
+def test_a_straggler_is_dropped_its_late_reply_is_recorded_and_it_takes_part_again(
     story: Story,
 ) -> None:
     record, following = story.at(STRAGGLING), story.at(STRAGGLING + 1)
@@ -215,22 +232,21 @@ def test_a_client_that_hangs_is_ended_by_its_watchdog_and_takes_part_again(
 
 
 def cohorts(seed: int) -> list[list[str]]:
-    """Who is asked in the first three rounds, if two of the three are."""
+    """Return the cohorts of two clients in the first three rounds."""
     return [sample_clients(ALL, 2, seed=seed, round=number) for number in (1, 2, 3)]
 
 
 @pytest.fixture
 def everybody(made: Fleet, odd: Odd) -> None:
-    """All clients are there, whatever became of them before."""
-    gone = [name for name in ALL if name not in made.joined or not made.joined[name].is_alive()]
-    made.join(*gone, extra=odd.env(quick=True))
+    """Have all clients joined."""
+    join_exactly(made, odd, *ALL)
 
 
 @pytest.mark.usefixtures("everybody")
-def test_the_first_replies_are_used_and_the_record_is_enough_to_repeat_it(
+def test_with_over_selection_the_first_replies_are_used_and_a_run_can_be_repeated(
     made: Fleet, odd: Odd
 ) -> None:
-    """Over-selection: two of three; in the repetition the same two are the cohort."""
+    """The round uses two of three replies; the repetition samples these two clients."""
     seed = next(s for s in range(100) if cohorts(s) == [["0", "1"]] * 3)
     odd.give({"2": ["waits"] * 3})
     settings = {"participation": 0.67, "rounds": 3, "seed": seed}
@@ -272,10 +288,10 @@ def test_too_few_usable_replies_make_a_round_void_and_too_many_void_rounds_end_t
 
 
 @pytest.mark.usefixtures("everybody")
-def test_a_client_is_its_key_whatever_becomes_of_its_processes_and_its_folder(
+def test_a_restarted_client_keeps_its_state_and_a_second_node_with_its_key_is_refused(
     made: Fleet, odd: Odd, tmp_path: Path
 ) -> None:
-    """FLB-03(a), (b) and (d): its control variate stays its own, and nobody can double it."""
+    """A restarted client got no work in https://github.com/flwrlabs/flower/issues/4844."""
     odd.give({"1": ["", "waits"]})  # round 2 is not over before the new process has answered
     process = made.start_run("fedpvr", "identity", {})
     twin = made.start_join("1", label="twin")

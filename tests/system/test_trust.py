@@ -1,7 +1,7 @@
-"""Who may do what in a federation, tried with Flower's own programs.
+"""Attempts with Flower's own programs to do in a federation more than is allowed.
 
-Each attempt from outside is made on the private side as well, where it succeeds: so it is the guard
-that refuses it, and not a mistake in the attempt.
+Each attempt from outside is repeated on the private side, where it succeeds. So the guard refuses
+it, and not a mistake in the attempt.
 """
 
 import json
@@ -17,6 +17,8 @@ from common.errors import DeployError
 from deploy.federation import client_keys, enrollment
 from deploy.federation.superlink_client import Link
 from tests.system.federation import BIN, Federation, Process, federation, free_port, wait_for
+
+pytestmark = pytest.mark.slow
 
 REFUSED = 1  # the process's exit code; its log says "Exit Code: 305"
 PYPROJECT = """
@@ -80,7 +82,7 @@ def answer(message, context):
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small app for Flower."""
+    """Write a small app for Flower and return its folder."""
     folder = tmp_path_factory.mktemp("census")
     (folder / "pyproject.toml").write_text(PYPROJECT)
     (folder / "census.py").write_text(CENSUS)
@@ -89,25 +91,25 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Census:
-    """A run that is under way all the time, in which clients get work."""
+    """A run without end, in which clients get work."""
 
     fed: Federation
     out: Path
 
     def lines(self, since: float = 0.0) -> list[dict[str, Any]]:
-        """What it wrote down since then."""
+        """Return the lines that it wrote since then."""
         text = self.out.read_text() if self.out.exists() else ""
         found = [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
         return [line for line in found if line["time"] >= since]
 
     def answered(self, name: str, since: float = 0.0) -> bool:
-        """Whether this client did work since then."""
+        """Return whether this client has answered since then."""
         return any(name in line["answered"] for line in self.lines(since))
 
 
 @pytest.fixture(scope="module")
 def census(app: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Census]:
-    """A federation in which the census runs."""
+    """Start a federation in which the census runs."""
     with federation(tmp_path_factory.mktemp("federation")) as fed:
         out = fed.folder / "census.jsonl"
         fed.link.flwr("run", str(app), "--run-config", f'out="{out}"')
@@ -117,17 +119,19 @@ def census(app: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cens
 
 
 def status(fed: Federation, run: str) -> str:
-    """How the run of this id stands, on the private side."""
+    """Return the status of the run of this id, as seen on the private side."""
     [found] = fed.link.flwr("ls", "--run-id", run)["runs"]
     return str(found["status"])
 
 
 def node_id(node: Process) -> str:
-    """Flower's number for a client, which its process logs."""
+    """Return Flower's number of a client, which its process logs."""
     return node.text.partition("SuperNode ID: ")[2].split()[0]
 
 
-def test_from_outside_nobody_submits_registers_or_takes_a_task(app: Path, tmp_path: Path) -> None:
+def test_outsiders_cannot_submit_runs_register_nodes_or_take_tasks(
+    app: Path, tmp_path: Path
+) -> None:
     with federation(tmp_path, executor=False) as fed:
         outside = Link(fed.outside, fed.ca)
         public = fed.folder / "mallory.pub"
@@ -167,8 +171,8 @@ def test_from_outside_nobody_submits_registers_or_takes_a_task(app: Path, tmp_pa
         wait_for(lambda: status(fed, task) == "running", lambda: fed.executor.text)
 
 
-def test_only_the_enrolled_get_work_and_each_key_counts_once(census: Census) -> None:
-    """FLB-12, and FLB-03(d): a stranger beside a client, and then that client's double."""
+def test_only_enrolled_clients_get_work_and_each_key_once(census: Census) -> None:
+    """By default any machine may join: https://github.com/flwrlabs/flower/issues/6896."""
     fed = census.fed
     fed.enroll("alice")
     alice, stranger = fed.start_node("alice"), fed.start_node("stranger")
@@ -192,7 +196,7 @@ def test_only_the_enrolled_get_work_and_each_key_counts_once(census: Census) -> 
     assert alice.stop() == 0
 
 
-def test_a_revoked_client_is_out_at_once_and_comes_back_only_with_a_new_key(
+def test_a_revoked_client_is_out_at_once_and_returns_only_with_a_new_key(
     census: Census,
 ) -> None:
     fed = census.fed
@@ -203,10 +207,10 @@ def test_a_revoked_client_is_out_at_once_and_comes_back_only_with_a_new_key(
 
     enrollment.revoke(fed.link, "bob")
     out = wait_for(lambda: not (last := census.lines()[-1])["present"] and last["time"], seconds=10)
-    # By itself, when it next asks or answers, and with 0, as if that had been its wish.
+    # It ends by itself with code 0 at its next request.
     assert bob.ended(30) == 0
     assert fed.status("bob") == ""
-    assert not census.answered("bob", since=out)  # what was on its way comes to nothing
+    assert not census.answered("bob", since=out)  # a reply under way is not used
     again = fed.start_node("bob", label="again")
     with pytest.raises(DeployError, match='enrolled as "bob" and revoked'):
         fed.enroll("bob")
