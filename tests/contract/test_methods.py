@@ -226,8 +226,9 @@ def test_the_same_round_twice_gives_the_same_bits(method: Method[Any], m: int, d
     assert_same(one, other)
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/4344
 @METHOD
-def test_flb_15_buffers_are_averaged_beside_the_method(method: Method[Any]) -> None:
+def test_buffers_are_averaged_beside_the_method(method: Method[Any]) -> None:
     """Whatever the buffers hold, the method's step and state are the same to the last bit."""
     layout = layout_of_size(9)
     state = warm(method, layout, 4)

@@ -59,9 +59,10 @@ def spoil(value: float) -> Callable[[RecordDict], None]:
     return change
 
 
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
 @METHOD
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_flb_10_a_client_with_nan_is_dropped_and_its_stored_state_untouched(
+def test_a_client_with_nan_is_dropped_and_its_stored_state_untouched(
     method: Method[Any], value: float
 ) -> None:
     """The round is, bit for bit, the one in which that client never replied."""
@@ -89,8 +90,9 @@ def claiming(examples: int) -> Callable[[RecordDict], None]:
     return change
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/7708
 @METHOD
-def test_flb_09_a_round_in_which_all_report_zero_examples_changes_nothing(
+def test_a_round_in_which_all_report_zero_examples_changes_nothing(
     method: Method[Any],
 ) -> None:
     federation = Federation(method, clients=3)
@@ -108,7 +110,7 @@ def test_flb_09_a_round_in_which_all_report_zero_examples_changes_nothing(
 
 
 @METHOD
-def test_flb_09_one_client_with_examples_is_the_whole_round(method: Method[Any]) -> None:
+def test_one_client_with_examples_is_the_whole_round(method: Method[Any]) -> None:
     federation, alone = Federation(method, clients=3), Federation(method, clients=3)
     federation.train(1, {"0": changed(claiming(0)), "1": changed(claiming(0)),
                          "2": changed(claiming(5))})  # fmt: skip
@@ -120,8 +122,9 @@ def buffered(values: Mapping[str, Vector], examples: int) -> ClientUpdate:
     return ClientUpdate(str(examples), examples, 1, LR, np.ones(3, np.float32), values)
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/4344
 @METHOD
-def test_flb_15_buffers_keep_their_dtypes_and_shapes_over_the_wire(method: Method[Any]) -> None:
+def test_buffers_keep_their_dtypes_and_shapes_over_the_wire(method: Method[Any]) -> None:
     federation = Federation(method, buffers=BUFFERS)
     for number in range(1, 6):
         federation.train(number)
@@ -133,7 +136,7 @@ def test_flb_15_buffers_keep_their_dtypes_and_shapes_over_the_wire(method: Metho
 
 
 @METHOD
-def test_flb_10_metrics_that_are_not_finite_cost_nobody_the_round(method: Method[Any]) -> None:
+def test_metrics_that_are_not_finite_cost_nobody_the_round(method: Method[Any]) -> None:
     def nan_loss(content: RecordDict) -> None:
         content[METRICS] = MetricRecord({**content[METRICS], "loss": float("nan")})
 

@@ -111,7 +111,10 @@ def test_a_loss_that_explodes_ends_as_a_sentence_about_the_learning_rate(
 def test_a_client_without_the_gpu_it_was_told_to_use_ends_the_run_before_round_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FLB-04(c), in the client: the front door of another machine cannot know."""
+    """The client checks for its GPU itself, because the server cannot.
+
+    A GPU was silently not used in https://github.com/flwrlabs/flower/issues/6220.
+    """
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     config = parse({**SMALL, "train.device": "cuda", "out": str(tmp_path), "name": "run"})
     grid = InlineGrid(app, config.clients, config.to_flat(), workers=1)

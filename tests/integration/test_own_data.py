@@ -72,8 +72,9 @@ def federate(owners: Owners, out: Path, **settings: Any) -> None:
         grid.close()
 
 
+# A public report of this bug: https://github.com/ultralytics/ultralytics/issues/13936
 @pytest.mark.parametrize("method", ["fedpcd", "fedpvr"])
-def test_flb_24_clients_with_different_classes_learn_one_model(method: str, tmp_path: Path) -> None:
+def test_clients_with_different_classes_learn_one_model(method: str, tmp_path: Path) -> None:
     folders = [
         pictures(tmp_path / "a", "cat", "dog"),
         pictures(tmp_path / "b" / "train", "dog", "zebra").parent,
@@ -90,7 +91,7 @@ def test_flb_24_clients_with_different_classes_learn_one_model(method: str, tmp_
     assert right == [4, 5, 4]  # also the cats that the second client never trained on
 
 
-def test_flb_24_a_client_that_spells_classes_differently_is_refused_and_the_others_go_on(
+def test_a_client_that_spells_classes_differently_is_refused_and_the_others_go_on(
     tmp_path: Path,
 ) -> None:
     folders = [
@@ -105,7 +106,8 @@ def test_flb_24_a_client_that_spells_classes_differently_is_refused_and_the_othe
     assert record.replied == ["0", "1"]
 
 
-def test_flb_23_counts_leave_a_client_and_names_do_not(tmp_path: Path) -> None:
+# A public report of this bug: https://github.com/pytorch/vision/issues/138
+def test_counts_leave_a_client_and_names_do_not(tmp_path: Path) -> None:
     folders = [pictures(tmp_path / name, "cat", "dog") for name in ("a", "b", "c")]
     for number in range(5):
         (folders[2] / "cat" / f"secretbad{number}.png").write_text("no picture")

@@ -1,4 +1,7 @@
-"""Clients with next to nothing, or nothing at all, do not upset a run (FLB-19)."""
+"""Clients with few samples or none do not break a run.
+
+They broke the evaluation in https://github.com/TsingZ0/PFLlib/issues/246.
+"""
 
 import json
 from math import isfinite

@@ -1,8 +1,8 @@
-"""A very big model on real nodes, as a check by hand: how long a round takes, and how much memory.
+"""A very big model on real nodes, checked by hand: the time and memory of a round.
 
     python -m tests.system.check_big_model [--megabytes 600] [--clients 3] [--rounds 1]
 
-FLB-07(c). The clients send back what they get; the exchange, the wire and the federation's
+The clients send back the model that they get. The exchange, the wire and the federation's
 processes are the product's own. It prints JSON; 600 MB take minutes and several GB of memory.
 """
 

@@ -150,7 +150,8 @@ def test_what_is_wrong_comes_back_as_one_sentence_or_as_nothing_to_train_on(
         assert "\n" not in str(reply.error.reason)
 
 
-def test_flb_10_a_diverging_client_sends_an_error_and_no_model() -> None:
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
+def test_a_diverging_client_sends_an_error_and_no_model() -> None:
     reply = app(order_of("train", lr=1e30), context_of())
     assert reply.has_error()
     assert "lower train.lr" in str(reply.error.reason)

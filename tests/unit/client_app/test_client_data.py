@@ -60,7 +60,8 @@ def test_own_pictures_have_the_federations_classes_size_channels_and_scale(own: 
     assert (here.client_id, here.partition) == ("lab", "")
 
 
-def test_flb_24_the_models_head_is_the_federations_whatever_the_client_holds(own: Path) -> None:
+# A public report of this bug: https://github.com/ultralytics/ultralytics/issues/13936
+def test_the_models_head_is_the_federations_whatever_the_client_holds(own: Path) -> None:
     weights = at(own).flat.layout
     (own / "train" / "dark").rename(own / "train" / ".dark")
     client_data.load_own_images.cache_clear()

@@ -79,7 +79,8 @@ def test_a_threshold_that_is_not_told_is_an_error_of_one_sentence() -> None:
     assert reply.error.reason == 'expected "thresholds.aps" as a list of numbers, got None'
 
 
-def test_flb_21_a_model_that_left_the_numbers_has_no_scores() -> None:
+# A public report of this bug: https://github.com/Project-MONAI/MONAI/pull/8938
+def test_a_model_that_left_the_numbers_has_no_scores() -> None:
     bad = np.full(first().layout.size, np.nan, np.float32)
     reply = app(order_of("evaluate.calibrate", {}, bad), context_of())
     assert "samples are NaN or infinite, so they have no scores" in reply.error.reason

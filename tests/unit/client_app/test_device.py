@@ -25,8 +25,9 @@ def test_a_gpu_is_used_unless_the_cpu_was_asked_for() -> None:
     assert choose_device("cpu").description == "trains on the CPU, as asked"
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/6220
 @pytest.mark.usefixtures("no_gpu")
-def test_flb_04_without_a_gpu_the_reason_is_given_or_the_client_refuses() -> None:
+def test_without_a_gpu_the_reason_is_given_or_the_client_refuses() -> None:
     assert choose_device("auto").name == "cpu"
     assert choose_device("auto").description == f"trains on the CPU: {why_no_gpu()}"
     with pytest.raises(ClientError, match=r"train\.device is cuda, but this client sees no GPU"):

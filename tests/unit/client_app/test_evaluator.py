@@ -28,7 +28,8 @@ def test_counts_are_those_of_one_pass_over_all(monkeypatch: pytest.MonkeyPatch) 
         assert found.loss_sum == pytest.approx(exact, rel=1e-5)
 
 
-def test_flb_19_no_samples_are_no_error_and_no_nan() -> None:
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/246
+def test_no_samples_are_no_error_and_no_nan() -> None:
     flat = FlatModel(build("mlp", (1, 4, 4), 3, seed=0))
     assert evaluate(flat, pictures(5), np.zeros(0, np.int64)) == EvaluationResult(0, 0, 0.0)
 

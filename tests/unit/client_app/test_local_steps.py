@@ -168,8 +168,9 @@ def test_quad2_with_the_trainers_own_optimiser(
 # ---------------------------------------------------------------- control variates
 
 
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/160
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_14_one_step_over_all_samples_gives_the_exact_gradient(
+def test_one_step_over_all_samples_gives_the_exact_gradient(
     method: Scaffold | FedPVR,
 ) -> None:
     flat, data = flat_of(Net(nn.Linear(16, 16))), pictures(20)
@@ -189,7 +190,7 @@ def test_flb_14_one_step_over_all_samples_gives_the_exact_gradient(
     assert_allclose(sent[VARIATE], gradient, atol=1e-6)
 
 
-def test_flb_14_a_rate_that_halves_mid_round_counts_with_the_sum_of_the_rates() -> None:
+def test_a_rate_that_halves_mid_round_counts_with_the_sum_of_the_rates() -> None:
     """A constant gradient is recovered exactly; with K times the first rate it would not be."""
     method, flat = Scaffold(), FlatModel(TwoNumbers())
     before = flat.copy_weights()
@@ -210,7 +211,7 @@ def test_flb_14_a_rate_that_halves_mid_round_counts_with_the_sum_of_the_rates() 
 
 
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_14_fifty_rounds_on_ten_very_uneven_clients_stay_finite(
+def test_fifty_rounds_on_ten_very_uneven_clients_stay_finite(
     method: Scaffold | FedPVR,
 ) -> None:
     sizes = [30, 60, 100, 150, 200, 300, 500, 800, 1500, 3000]

@@ -39,8 +39,9 @@ class Pooled(nn.Module):
 # ---------------------------------------------------------------- batches and counts
 
 
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/160
 @pytest.mark.parametrize(("drop_last", "steps"), [(False, 160), (True, 155)])
-def test_flb_14_k_counts_the_steps(drop_last: bool, steps: int) -> None:
+def test_k_counts_the_steps(drop_last: bool, steps: int) -> None:
     """1000 samples in batches of 32, five times: never 32, 5 or 5000."""
     plan = TrainConfig(batch_size=32, epochs=5, drop_last=drop_last)
     done = run(flat_of(Net()), pictures(1000), plan, lr=0.01)
@@ -68,10 +69,11 @@ NORMED = {
 }
 
 
+# A public report of this bug: https://github.com/pytorch/pytorch/issues/7716
 @pytest.mark.parametrize("method", [kind() for kind in METHODS.values()], ids=METHODS)
 @pytest.mark.parametrize("model", NORMED)
 @pytest.mark.parametrize(("count", "steps"), [(1, 1), (2, 1), (33, 1), (64, 2), (65, 2)])
-def test_flb_20_no_client_is_too_small_for_batch_normalisation(
+def test_no_client_is_too_small_for_batch_normalisation(
     model: str, method: Method[Any], count: int, steps: int
 ) -> None:
     """A last batch of one sample joins the one before it; a single sample uses old statistics."""
@@ -87,7 +89,7 @@ def test_flb_20_no_client_is_too_small_for_batch_normalisation(
 
 
 @pytest.mark.parametrize("model", NORMED)
-def test_flb_20_batches_of_one_train_with_the_running_statistics(model: str) -> None:
+def test_batches_of_one_train_with_the_running_statistics(model: str) -> None:
     flat = flat_of(NORMED[model]())
     before = flat.copy_buffers()
     done = run(flat, pictures(5), TrainConfig(batch_size=1))
@@ -183,8 +185,9 @@ def test_momentum_does_not_leak_into_the_next_round() -> None:
     assert_array_equal(used.copy_weights(), fresh.copy_weights())
 
 
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_flb_10_a_loss_that_is_not_finite_is_told_with_the_first_step_that_has_it(
+def test_a_loss_that_is_not_finite_is_told_with_the_first_step_that_has_it(
     bad: float,
 ) -> None:
     flat = flat_of(Net())
@@ -195,7 +198,7 @@ def test_flb_10_a_loss_that_is_not_finite_is_told_with_the_first_step_that_has_i
         run(flat, pictures(20), lr=0.25)
 
 
-def test_flb_10_a_run_that_diverges_says_in_which_step() -> None:
+def test_a_run_that_diverges_says_in_which_step() -> None:
     with pytest.raises(ClientError, match=r"local step \d+ \(lr 1e\+38\); lower train\.lr"):
         run(flat_of(Net()), pictures(80), lr=1e38)
 

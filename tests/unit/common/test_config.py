@@ -98,9 +98,10 @@ def test_what_has_the_wrong_type_or_range_is_refused(flat: dict[str, Any], said:
     assert problems_of(flat) == [said]
 
 
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/160
 @pytest.mark.parametrize("method", ["fedpvr", "scaffold"])
 @pytest.mark.parametrize(("key", "value"), [("train.momentum", 0.9), ("train.weight-decay", 1e-4)])
-def test_flb_14_momentum_and_weight_decay_are_refused_at_start(
+def test_momentum_and_weight_decay_are_refused_at_start(
     method: str, key: str, value: float
 ) -> None:
     (said,) = problems_of({"method": method, key: value})

@@ -82,15 +82,17 @@ def test_worst10_is_the_mean_of_the_smallest_not_a_quantile() -> None:
     assert result.worst10 == pytest.approx(0.2)
 
 
-def test_flb_19_clients_without_examples_are_listed_not_counted_as_zero() -> None:
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/246
+def test_clients_without_examples_are_listed_not_counted_as_zero() -> None:
     counts = {"none": (0, 0), "normal": (8, 10), "empty": (0, 0), "poor": (0, 5)}
     result = fairness(counts)
     assert result == fairness({"normal": (8, 10), "poor": (0, 5)})
     assert clients_without_examples(counts) == ("none", "empty")
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/7708
 @pytest.mark.parametrize("counts", [{}, {"a": (0, 0)}, {"a": (0, 0), "b": (0, 0)}])
-def test_flb_09_nobody_contributes_means_absent(counts: dict[str, tuple[int, int]]) -> None:
+def test_nobody_contributes_means_absent(counts: dict[str, tuple[int, int]]) -> None:
     assert fairness(counts) is None
 
 

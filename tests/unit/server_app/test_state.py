@@ -34,8 +34,9 @@ def two_clients() -> Cohort:
     return Cohort(1, 0.1, 2, updates)
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/4344
 @pytest.mark.parametrize("named", [False, True])
-def test_flb_15_batch_norm_statistics_are_averaged_and_counters_are_not(named: bool) -> None:
+def test_batch_norm_statistics_are_averaged_and_counters_are_not(named: bool) -> None:
     """0 and 10, 1 and 3, 7 and 8 with weights 1:3, there and back over either wire format."""
     layout = layout_of_size(4, TENSORS)
     names = (*layout.spans, MEAN, VAR, COUNT)

@@ -125,10 +125,11 @@ BAD: dict[str, tuple[Tamper, str]] = {
 }  # fmt: skip
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/4346
 @METHOD
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # the client's own, in the test
 @pytest.mark.parametrize("what", BAD)
-def test_flb_02_one_bad_client_is_named_and_the_others_are_aggregated(
+def test_one_bad_client_is_named_and_the_others_are_aggregated(
     method: Method[Any], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tamper, reason = BAD[what]
@@ -148,7 +149,8 @@ def test_flb_02_one_bad_client_is_named_and_the_others_are_aggregated(
     assert federation.record.replied == ["0", "1", "2", "3", "4"]
 
 
-def test_flb_10_a_metric_that_is_not_finite_is_left_out_and_told(
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
+def test_a_metric_that_is_not_finite_is_left_out_and_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     federation = Federation(FedAvg())
@@ -178,6 +180,7 @@ def test_a_stranger_is_not_heard() -> None:
     assert federation.record.replied == ["1", "2", "3", "4"]
 
 
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/4838
 @pytest.mark.parametrize("method", [FedPVR(), Scaffold()])
 @pytest.mark.parametrize(
     ("change", "reason"),
@@ -194,7 +197,7 @@ def test_a_stranger_is_not_heard() -> None:
         ),
     ],
 )
-def test_flb_13_a_variate_that_is_missing_cut_or_damaged_is_refused(
+def test_a_variate_that_is_missing_cut_or_damaged_is_refused(
     method: Method[Any], change: Callable[[RecordDict], None], reason: str
 ) -> None:
     federation, without = Federation(method), Federation(method)
@@ -239,7 +242,7 @@ def test_void_rounds_in_a_row_end_the_run_and_say_why() -> None:
 
 
 @METHOD
-def test_flb_10_a_step_that_overflows_makes_the_round_void(method: Method[Any]) -> None:
+def test_a_step_that_overflows_makes_the_round_void(method: Method[Any]) -> None:
     federation = Federation(method, server_lr=1e39)
     before = federation.weights
     federation.train(1)
@@ -248,7 +251,7 @@ def test_flb_10_a_step_that_overflows_makes_the_round_void(method: Method[Any]) 
 
 
 @METHOD
-def test_flb_10_an_update_that_overflows_is_dropped_although_the_weights_are_finite(
+def test_an_update_that_overflows_is_dropped_although_the_weights_are_finite(
     method: Method[Any],
 ) -> None:
     federation = Federation(method)
@@ -261,7 +264,8 @@ def test_flb_10_an_update_that_overflows_is_dropped_although_the_weights_are_fin
     assert np.isfinite(federation.weights).all()
 
 
-def test_flb_16_nobody_asked_is_a_void_round_and_no_crash() -> None:
+# A public report of this bug: https://github.com/qpsolvers/qpsolvers/issues/197
+def test_nobody_asked_is_a_void_round_and_no_crash() -> None:
     federation = Federation(FedPCD(), fraction_train=0.0)
     assert federation.train(1) is None
     assert federation.record.void == "no client was asked to train"

@@ -48,8 +48,9 @@ def reports(examples: int, correct: int) -> Tamper:
     return scored(**{EXAMPLES: examples, CORRECT: correct, "acc": correct / (examples or 1)})
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/7708
 @METHOD
-def test_flb_09_evaluation_of_nobodys_examples_has_no_numbers(method: Method[Any]) -> None:
+def test_evaluation_of_nobodys_examples_has_no_numbers(method: Method[Any]) -> None:
     federation = Federation(method, clients=3)
     federation.train(1)
     assert federation.evaluate(1, {client: reports(0, 0) for client in "012"}) is None
@@ -60,7 +61,7 @@ def test_flb_09_evaluation_of_nobodys_examples_has_no_numbers(method: Method[Any
 
 
 @METHOD
-def test_flb_09_clients_without_examples_are_no_accuracy_of_zero(method: Method[Any]) -> None:
+def test_clients_without_examples_are_no_accuracy_of_zero(method: Method[Any]) -> None:
     federation = Federation(method, clients=3)
     federation.train(1)
     tampers = {"0": reports(0, 0), "1": reports(0, 0), "2": reports(5, 4)}

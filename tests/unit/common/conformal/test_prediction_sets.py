@@ -127,13 +127,14 @@ def test_outputs_that_are_not_finite_are_refused(bad: float) -> None:
 # ---------------------------------------------------------------- thresholds
 
 
+# A public report of this bug: https://github.com/Project-MONAI/MONAI/pull/8938
 @pytest.mark.parametrize(
     ("miscoverage", "ranks", "least"),
     [(0.1, {1: 2, 5: 6, 8: 9, 9: 9, 19: 18, 99: 90, 100: 91}, 9),
      (0.05, {1: 2, 5: 6, 8: 9, 9: 10, 18: 19, 19: 19, 100: 96}, 19),
      (0.3, {9: 7, 2: 3, 3: 3}, 3), (0.7, {9: 3}, 1), (0.01, {98: 99, 99: 99}, 99)],
 )  # fmt: skip
-def test_flb_21_the_rank_is_exact_and_may_be_beyond_the_last(
+def test_the_rank_is_exact_and_may_be_beyond_the_last(
     miscoverage: float, ranks: dict[int, int], least: int
 ) -> None:
     assert {n: quantile_rank(n, miscoverage) for n in ranks} == ranks
@@ -143,7 +144,7 @@ def test_flb_21_the_rank_is_exact_and_may_be_beyond_the_last(
         assert q == (quantile_rank(n, miscoverage) - 1 if n >= least else inf)
 
 
-def test_flb_21_nothing_to_calibrate_with_is_refused() -> None:
+def test_nothing_to_calibrate_with_is_refused() -> None:
     for refused in (
         lambda: quantile(np.zeros(0), 0.1),
         lambda: threshold(np.zeros(10, np.int64), np.linspace(0, 1, 11), 0.1),
@@ -152,7 +153,7 @@ def test_flb_21_nothing_to_calibrate_with_is_refused() -> None:
             refused()
 
 
-def test_flb_21_scores_that_are_nan_are_refused() -> None:
+def test_scores_that_are_nan_are_refused() -> None:
     scores = np.array([0.1, np.nan, 0.3])
     with pytest.raises(DataError, match="1 of 3 scores are NaN"):
         quantile(scores, 0.5)
@@ -166,7 +167,7 @@ def test_levels_outside_of_0_and_1_are_refused(level: float) -> None:
         quantile_rank(10, level)
 
 
-def test_flb_21_scores_that_are_all_tied_cover_everything() -> None:
+def test_scores_that_are_all_tied_cover_everything() -> None:
     tied = np.full(20, 0.5)
     assert quantile(tied, 0.1) == 0.5
     edges = np.linspace(0, 1, 11)
@@ -180,7 +181,7 @@ def test_flb_21_scores_that_are_all_tied_cover_everything() -> None:
 @pytest.mark.parametrize("examples", [5, 9, 50])
 @pytest.mark.parametrize("miscoverage", [0.1, 0.05])
 @pytest.mark.parametrize("name", SCORES)
-def test_flb_21_coverage_is_what_was_promised(name: str, miscoverage: float, examples: int) -> None:
+def test_coverage_is_what_was_promised(name: str, miscoverage: float, examples: int) -> None:
     """2,000 repeats with exchangeable samples; each has one calibration set and one test sample."""
     repeats = 2000
     out, labels = drawn(repeats * (examples + 1), 5, seed=examples)
@@ -303,7 +304,7 @@ def test_no_sets_have_no_coverage() -> None:
         assert nothing.coverage_by_size == [None] * 4
 
 
-def test_flb_21_a_client_with_one_class_is_counted_like_others() -> None:
+def test_a_client_with_one_class_is_counted_like_others() -> None:
     out, _ = drawn(30, 4)
     labels = np.full(30, 2)
     for name, score in SCORES.items():

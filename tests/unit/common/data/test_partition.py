@@ -88,12 +88,13 @@ def test_the_split_is_the_same_on_another_machine(name: str, digest: str) -> Non
     assert blake2b(text.encode(), digest_size=4).hexdigest() == digest
 
 
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/120
 @pytest.mark.parametrize("name", ["dirichlet", "dirichlet-client"])
 @pytest.mark.parametrize(
     ("clients", "alpha", "least"),
     [(100, 0.1, 160), (1000, 0.01, 10), (10, 1e-6, 1), (7, 1e6, 1), (60000, 0.5, 1)],
 )
-def test_flb_18_hard_requests_end_and_meet_their_minimum(
+def test_hard_requests_end_and_meet_their_minimum(
     name: str, clients: int, alpha: float, least: int
 ) -> None:
     options = PartitionOptions(alpha=alpha, min_size=least)
@@ -104,7 +105,7 @@ def test_flb_18_hard_requests_end_and_meet_their_minimum(
 
 
 @pytest.mark.parametrize("name", ["iid", "dirichlet", "dirichlet-client"])
-def test_flb_18_a_small_folder_over_many_clients(name: str) -> None:
+def test_a_small_folder_over_many_clients(name: str) -> None:
     labels = labels_of(10, 10, 10)
     parts = deal(name, labels, clients=20, classes=3, seed=0)
     assert_exactly_once(parts, 30)

@@ -24,11 +24,12 @@ def test_parts_are_disjoint_and_complete(total: int, test: float, calibration: f
     assert len(split.train) >= min(total, 1)
 
 
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/246
 @pytest.mark.parametrize(
     ("total", "train", "test"),
     [(0, 0, 0), (1, 1, 0), (2, 1, 1), (5, 3, 2), (8, 4, 4), (20, 16, 4), (600, 500, 100)],
 )
-def test_flb_19_small_clients_keep_half_and_a_floor_for_the_test(
+def test_small_clients_keep_half_and_a_floor_for_the_test(
     total: int, train: int, test: int
 ) -> None:
     split = split_client(OFFSET[:total], seed=0, client="a", test_fraction=1 / 6, min_test=4)

@@ -105,7 +105,8 @@ def test_float32_clients_that_cancel_are_feasible_at_tau_zero() -> None:
         assert answer.residuals.primal <= 1e-6
 
 
-def test_flb_17_multipliers_are_never_negative_and_always_exact() -> None:
+# A public report of this bug: https://github.com/osqp/osqp/issues/389
+def test_multipliers_are_never_negative_and_always_exact() -> None:
     for m in range(2, 101):
         rows, gaps, _ = clients(m)
         for scale in (np.ones(m), np.append(np.ones(m - 1), 1000.0)):
@@ -121,7 +122,7 @@ def test_flb_17_multipliers_are_never_negative_and_always_exact() -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 5, 100])
 @pytest.mark.parametrize("tau", [0.0, 0.02, 1.0])
-def test_flb_17_identical_clients_get_what_they_all_want(m: int, tau: float) -> None:
+def test_identical_clients_get_what_they_all_want(m: int, tau: float) -> None:
     """The mean of identical unit rows is that row: nothing to do, even at tau 1."""
     row = clients(1)[0][0]
     rows = np.tile(row, (m, 1))
@@ -131,14 +132,15 @@ def test_flb_17_identical_clients_get_what_they_all_want(m: int, tau: float) -> 
 
 
 @pytest.mark.parametrize("m", [1, 2, 100])
-def test_flb_17_identical_clients_share_one_correction(m: int) -> None:
+def test_identical_clients_share_one_correction(m: int) -> None:
     """Identical rows that all lack 0.5: their multipliers add up to that of one row."""
     answer = solve_dual(np.ones((m, m)), np.full(m, 0.5))
     assert answer.multipliers.sum() == pytest.approx(0.5, rel=1e-12)
 
 
+# A public report of this bug: https://github.com/qpsolvers/qpsolvers/issues/197
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_flb_16_refuses_what_is_not_finite_and_names_the_row(bad: float) -> None:
+def test_refuses_what_is_not_finite_and_names_the_row(bad: float) -> None:
     gram, gaps = np.eye(4), np.ones(4)
     gram[3, 0] = bad
     with pytest.raises(AggregationError, match=r"gram.*row 3"):
@@ -158,12 +160,12 @@ def test_flb_16_refuses_what_is_not_finite_and_names_the_row(bad: float) -> None
         np.array([[1.0, -0.9, -0.9], [-0.9, 1.0, -0.9], [-0.9, -0.9, 1.0]]),
     ],
 )
-def test_flb_16_refuses_what_cannot_be_a_gram_matrix(gram: Matrix) -> None:
+def test_refuses_what_cannot_be_a_gram_matrix(gram: Matrix) -> None:
     with pytest.raises(AggregationError, match="inner_products"):
         solve_dual(gram, np.ones(len(gram)))
 
 
-def test_flb_16_rounding_may_make_the_gram_matrix_indefinite() -> None:
+def test_rounding_may_make_the_gram_matrix_indefinite() -> None:
     rows, gaps, _ = clients(20, d=5, tau=0.0)
     gram = rows @ rows.T
     noise = np.random.default_rng(0).normal(size=gram.shape)
@@ -173,13 +175,13 @@ def test_flb_16_rounding_may_make_the_gram_matrix_indefinite() -> None:
     assert answer.residuals.largest() <= 1e-9
 
 
-def test_flb_16_no_clients() -> None:
+def test_no_clients() -> None:
     answer = solve_dual(np.zeros((0, 0)), np.zeros(0))
     assert answer.feasible
     assert answer.multipliers.shape == (0,)
 
 
-def test_flb_16_opposed_clients_are_in_conflict() -> None:
+def test_opposed_clients_are_in_conflict() -> None:
     answer = solve_dual(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([0.1, 0.3]))
     assert not answer.feasible
     assert not answer.multipliers.any()
@@ -193,7 +195,7 @@ def test_a_client_that_sent_zeros_constrains_nothing() -> None:
     assert not solve_dual(gram, np.array([0.5, 0.1])).feasible
 
 
-def test_flb_16_an_interrupted_solver_ends_in_the_exact_method(
+def test_an_interrupted_solver_ends_in_the_exact_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows, gaps, _ = clients(70)
@@ -208,7 +210,7 @@ def test_flb_16_an_interrupted_solver_ends_in_the_exact_method(
     "word",
     [None, math.nan, 0.0, 1.0, -1.0, 1e300, "raises", "reversed"],
 )
-def test_flb_16_a_solver_that_lies_changes_nothing(
+def test_a_solver_that_lies_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, word: float | str | None
 ) -> None:
     rows, gaps, _ = clients(30)

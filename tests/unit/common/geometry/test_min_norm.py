@@ -179,9 +179,10 @@ def test_quadprog_agrees(family: str) -> None:
 # ---------------------------------------------------------------- solvers, and what is refused
 
 
+# A public report of this bug: https://github.com/qpsolvers/qpsolvers/issues/197
 @pytest.mark.parametrize("word", [None, math.nan, 0.0, -5.0, 1e300, "raises", "reversed"])
 @FAMILY
-def test_flb_16_a_solver_that_lies_changes_nothing(
+def test_a_solver_that_lies_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, word: float | str | None, family: str
 ) -> None:
     made = cases(family, 4)
@@ -201,8 +202,9 @@ def test_flb_16_a_solver_that_lies_changes_nothing(
         assert_allclose(answer.weights @ rows, right.weights @ rows, rtol=0, atol=ZERO_LENGTH)
 
 
+# A public report of this bug: https://github.com/osqp/osqp/issues/389
 @pytest.mark.parametrize("m", [2, 10, 100])
-def test_flb_17_weights_are_weights_whatever_the_clients_send(m: int) -> None:
+def test_weights_are_weights_whatever_the_clients_send(m: int) -> None:
     """Identical gradients, and one that is a thousand times larger."""
     rows = np.full((m, 5), 0.3)
     shares = np.full(m, 1 / m)

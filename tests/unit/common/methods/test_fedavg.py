@@ -42,7 +42,8 @@ def test_weights_are_shares_of_the_cohort_not_of_the_federation() -> None:
         assert_allclose(FedAvg().aggregate(cohort, None, LAYOUT).direction, [3.25], rtol=1e-15)
 
 
-def test_flb_17_clients_that_all_send_the_same_move_the_model_by_exactly_that() -> None:
+# A public report of this bug: https://github.com/osqp/osqp/issues/389
+def test_clients_that_all_send_the_same_move_the_model_by_exactly_that() -> None:
     """The weights add up to 1: the step neither shrinks nor grows with the number of clients."""
     for count in (1, 2, 3, 7, 100):
         rows = np.full((count, 50), 0.3, np.float32)

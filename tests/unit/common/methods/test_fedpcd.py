@@ -225,9 +225,11 @@ def test_a_mean_of_zero_with_an_absent_client_to_serve_is_no_step() -> None:
     assert_array_equal(step.direction, np.zeros(3))
 
 
+# A public report of this bug: https://github.com/osqp/osqp/issues/389
+# A public report of this bug: https://github.com/qpsolvers/qpsolvers/issues/197
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("m", [1, 2, 20])
-def test_flb_16_flb_17_the_solver_does_not_change_the_answer(seed: int, m: int) -> None:
+def test_the_solver_does_not_change_the_answer(seed: int, m: int) -> None:
     """One client, two identical ones, more than there are dimensions, one 1000 times larger."""
     rows = disagreeing(seed, m, 30)
     rows[0] *= 1000
@@ -240,7 +242,7 @@ def test_flb_16_flb_17_the_solver_does_not_change_the_answer(seed: int, m: int) 
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_flb_16_numbers_that_are_not_finite_are_refused_and_never_solved(bad: float) -> None:
+def test_numbers_that_are_not_finite_are_refused_and_never_solved(bad: float) -> None:
     rows = disagreeing(0)
     rows[2, 3] = bad
     with np.errstate(invalid="ignore"), pytest.raises(AggregationError, match="finite"):

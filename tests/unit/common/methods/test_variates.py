@@ -78,8 +78,9 @@ def test_fedpvr_on_quad2_with_sampling() -> None:
     assert_allclose(second.method.mean, [-0.7185], **EXACT)
 
 
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/4838
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_13_c_is_the_mean_of_all_c_i_after_every_round(method: ControlVariateMethod) -> None:
+def test_c_is_the_mean_of_all_c_i_after_every_round(method: ControlVariateMethod) -> None:
     """Clients that were never seen count as zero, and the sum does not drift in 60 rounds."""
     layout = layout_of_size(9)
     state = begin(method, layout, np.zeros(9), np.float32)
@@ -91,8 +92,9 @@ def test_flb_13_c_is_the_mean_of_all_c_i_after_every_round(method: ControlVariat
     assert len(held) == 6
 
 
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/160
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_14_everything_is_zero_before_round_1_and_one_step_gives_the_exact_gradient(
+def test_everything_is_zero_before_round_1_and_one_step_gives_the_exact_gradient(
     method: ControlVariateMethod,
 ) -> None:
     layout, problems = layout_of_size(9), bowls(3, 9)
@@ -151,7 +153,7 @@ HEADS = {"classifier.0.weight", "classifier.0.bias", "classifier.2.weight", "cla
         (FedPVR(block=""), set()),
     ],
 )
-def test_flb_13_variates_belong_to_exactly_the_trained_tensors_asked_for(
+def test_variates_belong_to_exactly_the_trained_tensors_asked_for(
     method: ControlVariateMethod, names: set[str]
 ) -> None:
     """No buffers, no frozen layers, no weight without its bias."""
@@ -161,7 +163,7 @@ def test_flb_13_variates_belong_to_exactly_the_trained_tensors_asked_for(
     assert method.expected_payload(method.init(layout)) == ({VARIATE: size} if names else {})
 
 
-def test_flb_13_the_head_may_be_all_that_is_trained() -> None:
+def test_the_head_may_be_all_that_is_trained() -> None:
     net = Net()
     net.features.requires_grad_(False)
     layout = layout_of(net)
@@ -169,19 +171,19 @@ def test_flb_13_the_head_may_be_all_that_is_trained() -> None:
 
 
 @pytest.mark.parametrize("block", ["features.0", "features.0,classifier", "head", "classifier.1"])
-def test_flb_13_a_block_that_owns_nothing_trained_is_refused_with_what_there_is(block: str) -> None:
+def test_a_block_that_owns_nothing_trained_is_refused_with_what_there_is(block: str) -> None:
     with pytest.raises(ConfigError, match=r"this model has: .*classifier\.2"):
         FedPVR(block=block).init(layout_of(Net()))
 
 
-def test_flb_13_bfloat16_is_refused_at_start() -> None:
+def test_bfloat16_is_refused_at_start() -> None:
     with pytest.raises(ConfigError, match="bfloat16"):
         layout_of(Net().to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("sent", [{}, {SHIFT: np.zeros(1)}, {SHIFT: np.zeros(5)}])
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_13_a_correction_of_another_size_is_refused_not_stretched(
+def test_a_correction_of_another_size_is_refused_not_stretched(
     method: ControlVariateMethod, sent: dict[str, np.ndarray]
 ) -> None:
     layout = layout_of_size(9)
@@ -217,7 +219,7 @@ def test_an_absent_client_keeps_its_variate() -> None:
 
 
 @pytest.mark.parametrize("method", [Scaffold(), FedPVR()])
-def test_flb_14_momentum_and_weight_decay_are_objected_to(method: ControlVariateMethod) -> None:
+def test_momentum_and_weight_decay_are_objected_to(method: ControlVariateMethod) -> None:
     assert list(method.config_problems(lr=0.1, momentum=0.0, weight_decay=0.0)) == []
     said = list(method.config_problems(lr=0.1, momentum=0.9, weight_decay=1e-4))
     assert [text.partition(" ")[0] for text in said] == ["train.momentum", "train.weight-decay"]

@@ -67,7 +67,8 @@ def test_each_line_has_exactly_the_promised_keys(tmp_path: Path) -> None:
     assert value["evaluation"]["clients"]["0"] == {"examples": 10, "correct": 7, "loss_sum": 4.5}
 
 
-def test_flb_10_non_finite_numbers_become_null_and_the_json_stays_valid(tmp_path: Path) -> None:
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
+def test_non_finite_numbers_become_null_and_the_json_stays_valid(tmp_path: Path) -> None:
     score = {"0": ClientScore(10, 7, float("nan")), "1": ClientScore(2, 1, 3.0)}
     record = full_record(
         train_loss=float("inf"),
@@ -108,7 +109,8 @@ def test_what_json_cannot_say_is_refused_by_name_and_leaves_no_trace(tmp_path: P
     assert [record.round for record in read_records(tmp_path)] == [1]
 
 
-def test_flb_19_a_client_without_test_examples_is_listed_as_absent() -> None:
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/246
+def test_a_client_without_test_examples_is_listed_as_absent() -> None:
     evaluation = Evaluation.of({**SCORES, "2": ClientScore(0, 0, None)}, {"3": "offline"})
     assert set(evaluation.clients) == {"0", "1"}
     assert evaluation.absent == {"2": NO_EXAMPLES, "3": "offline"}

@@ -90,9 +90,10 @@ HOSTILE = {
 }
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/pull/882
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
 @pytest.mark.parametrize("what", HOSTILE)
-def test_flb_11_hostile_bytes_are_refused_with_a_reason_and_never_run(
+def test_hostile_bytes_are_refused_with_a_reason_and_never_run(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +106,7 @@ def test_flb_11_hostile_bytes_are_refused_with_a_reason_and_never_run(
     assert not Path(MARKER).exists()
 
 
-def test_flb_11_a_header_that_claims_2_to_the_33_numbers_costs_nothing() -> None:
+def test_a_header_that_claims_2_to_the_33_numbers_costs_nothing() -> None:
     """Even where a model of that size is expected: the bytes are counted first."""
     array = lying(with_header(header_of("(8589934592,)"), b"\0" * 8), HUGE)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

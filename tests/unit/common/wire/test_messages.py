@@ -61,8 +61,9 @@ NAMES = ("n.running_mean", "a.weight", "n.half", "b", "n.num_batches_tracked", "
 CODECS = pytest.mark.parametrize("codec", [FlatCodec(MODEL), NamedCodec(MODEL, NAMES)])
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/4344
 @CODECS
-def test_flb_15_a_model_comes_back_bit_for_bit(codec: Codec) -> None:
+def test_a_model_comes_back_bit_for_bit(codec: Codec) -> None:
     weights = stream(0, "weights").normal(size=7).astype(np.float32)
     read, buffers = codec.unpack(codec.pack(weights, VALUES))
     assert_same(read, weights)
@@ -118,7 +119,7 @@ def test_what_is_trained_is_guessed_from_a_state_dict_or_told() -> None:
     assert guessed.size == told.size + 1
 
 
-def test_flb_15_a_state_dict_goes_out_and_loads_strictly() -> None:
+def test_a_state_dict_goes_out_and_loads_strictly() -> None:
     model = Quick()
     record = ArrayRecord(model.state_dict())
     codec = NamedCodec.of(record)
@@ -160,8 +161,9 @@ def test_vectors_come_back_bit_for_bit(given_: dict[str, list[float]]) -> None:
         assert_same(read[name], np.array(values, np.float32))
 
 
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/4838
 @pytest.mark.parametrize("flip", [0, 7, 11])
-def test_flb_13_a_vector_with_one_bit_wrong_does_not_match_its_digest(flip: int) -> None:
+def test_a_vector_with_one_bit_wrong_does_not_match_its_digest(flip: int) -> None:
     config = ConfigRecord()
     put_vectors(config, {"shift": np.ones(3)})
     data = bytearray(config[VECTOR + "shift"])
@@ -192,7 +194,7 @@ def test_an_order_is_read_as_it_was_written() -> None:
         (lambda c: c.pop(CONFIG), 'no ConfigRecord "config"'),
     ],
 )
-def test_flb_13_an_order_for_another_model_or_without_its_parts_is_refused(
+def test_an_order_for_another_model_or_without_its_parts_is_refused(
     change: Callable[[RecordDict], Any], said: str
 ) -> None:
     layout = layout_of_size(5)
@@ -235,7 +237,8 @@ def test_the_only_model_in_a_reply_is_the_model_whatever_it_is_called() -> None:
     assert read_train_reply(content, NamedCodec.of(record), 1, weight_key="n").examples == 5
 
 
-def test_flb_10_where_a_bad_value_sits_is_told() -> None:
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
+def test_where_a_bad_value_sits_is_told() -> None:
     codec = FlatCodec(MODEL)
     weights = np.zeros(7, np.float32)
     weights[[1, 2]] = np.nan, np.inf
@@ -250,6 +253,7 @@ def test_flb_10_where_a_bad_value_sits_is_told() -> None:
 # ---------------------------------------------------------------- metrics
 
 
+# A public report of this bug: https://github.com/TsingZ0/PFLlib/issues/246
 @pytest.mark.parametrize(
     ("value", "kept"),
     [
@@ -262,14 +266,14 @@ def test_flb_10_where_a_bad_value_sits_is_told() -> None:
         (7, 7),
     ],
 )
-def test_flb_19_numbers_of_every_make_become_pythons(value: Any, kept: float) -> None:
+def test_numbers_of_every_make_become_pythons(value: Any, kept: float) -> None:
     record = to_metric_record({"x": value})
     assert record == {"x": kept}
     assert type(record["x"]) is type(kept)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), np.float32("nan"), "text"])
-def test_flb_19_undefined_values_are_absent_not_zero_and_not_nan(value: Any) -> None:
+def test_undefined_values_are_absent_not_zero_and_not_nan(value: Any) -> None:
     assert to_metric_record({"x": value, "y": 1}) == {"y": 1}
 
 

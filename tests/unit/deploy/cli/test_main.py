@@ -143,7 +143,7 @@ class TestRefused:
     def test_a_gpu_that_is_not_there(
         self, engine: str, knob: Sequence[str], typed: Type, tmp_path: Path, monkeypatch: Any
     ) -> None:
-        """FLB-04(c)."""
+        """A GPU was silently not used in https://github.com/flwrlabs/flower/issues/6220."""
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)
         said = typed("run", "--engine", engine, *knob)
         assert said.code == 2
@@ -229,7 +229,7 @@ class TestRun:
     def test_missing_data_are_asked_for_and_do_not_take_the_name(
         self, typed: Type, tmp_path: Path
     ) -> None:
-        """FLB-25(c)."""
+        """A failed download had no reason in https://github.com/NVIDIA/NVFlare/issues/1080."""
         missing = ("--set", "data.name=cifar10", "--set", "data.download=false")
         said = typed("run", "fedavg", *INLINE, *missing, "--name", "mine")
         assert said.code == 1

@@ -217,7 +217,7 @@ class TestResources:
     def test_a_gpu_that_is_not_there_is_refused_with_the_knob(
         self, settings: dict[str, str], share: float | None, knob: str
     ) -> None:
-        """FLB-04(c)."""
+        """A GPU was silently not used in https://github.com/flwrlabs/flower/issues/6220."""
         with pytest.raises(ConfigError, match=f"{knob} asks for a GPU, but this machine has none"):
             resources(parse(settings), 0, share)
 

@@ -126,7 +126,8 @@ def test_one_problem_keeps_the_node_from_connecting_and_all_others_are_told_too(
     assert "2 problems to mend" in said
 
 
-def test_FLB_03_a_second_client_with_the_same_key_is_refused_by_name(
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/4844
+def test_a_second_client_with_the_same_key_is_refused_by_name(
     tmp_path: Path, nodes: list[Node]
 ) -> None:
     key = tmp_path / "keys" / "eve"

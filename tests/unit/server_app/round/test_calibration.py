@@ -131,7 +131,8 @@ def test_the_order_of_the_clients_is_irrelevant() -> None:
     assert one == other
 
 
-def test_flb_21_too_few_samples_make_sets_of_all_labels_and_say_so() -> None:
+# A public report of this bug: https://github.com/Project-MONAI/MONAI/pull/8938
+def test_too_few_samples_make_sets_of_all_labels_and_say_so() -> None:
     sets = made(Clients({"0": (5, 20), "1": (3, 20)}))
     [warning] = sets.warnings
     assert warning.startswith(
@@ -146,7 +147,7 @@ def test_flb_21_too_few_samples_make_sets_of_all_labels_and_say_so() -> None:
     assert made(Clients({"0": (5, 20), "1": (4, 20)})).warnings == []
 
 
-def test_flb_21_clients_that_have_nothing_count_for_nothing_and_are_listed() -> None:
+def test_clients_that_have_nothing_count_for_nothing_and_are_listed() -> None:
     sets = made(Clients({"0": (0, 30), "1": (40, 0), "2": (40, 30), "10": (0, 0)}))
     assert sets.calibration == {"1": 40, "2": 40}
     assert sets.uncalibrated == {"0": NO_CALIBRATION, "10": NO_CALIBRATION}
@@ -176,9 +177,7 @@ def test_a_client_that_sends_rubbish_costs_itself_and_nobody_else() -> None:
     ("sizes", "problem"),
     [({"0": (0, 5)}, "no client has calibration samples"), ({}, "no client has calibration")],
 )
-def test_flb_21_nothing_to_calibrate_with_is_a_reason_and_no_crash(
-    sizes: Sizes, problem: str
-) -> None:
+def test_nothing_to_calibrate_with_is_a_reason_and_no_crash(sizes: Sizes, problem: str) -> None:
     clients = Clients(sizes)
     sets = made(clients)
     assert problem in (sets.problem or "")

@@ -100,7 +100,8 @@ def test_waiting_ends_when_the_last_one_connects() -> None:
     assert told == ["waiting for clients: 1 of 2 connected; missing: b"]
 
 
-def test_flb_01_waiting_has_a_deadline_and_says_who_came_and_who_did_not() -> None:
+# A public report of this bug: https://github.com/londonaicentre/FLIP/pull/992
+def test_waiting_has_a_deadline_and_says_who_came_and_who_did_not() -> None:
     begin = time.monotonic()
     expected = ("a", "b", "c", "d", "e")
     with pytest.raises(

@@ -126,8 +126,9 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 }
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/pull/882
 @pytest.mark.parametrize("what", DAMAGE)
-def test_flb_11_a_damaged_or_hostile_file_is_told_and_the_one_before_it_counts(
+def test_a_damaged_or_hostile_file_is_told_and_the_one_before_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

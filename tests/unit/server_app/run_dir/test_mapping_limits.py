@@ -15,7 +15,8 @@ from server_app.run_dir import memory_mapped
 from server_app.run_dir.run_dir import RunDir
 
 
-def test_flb_07_a_model_that_no_superlink_carries_is_refused_with_the_limit() -> None:
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/5273
+def test_a_model_that_no_superlink_carries_is_refused_with_the_limit() -> None:
     refuse_what_no_superlink_carries(FlatModel(build("vgg11", (3, 32, 32), 10, seed=0)).layout)
     huge = Layout((Tensor("classifier.weight", (150, 10**6)),))
     with pytest.raises(ConfigError, match=r"600 MB, and a SuperLink carries at most 250 MB"):

@@ -143,10 +143,11 @@ def test_a_run_that_was_not_asked_to_resume_does_not(tmp_path: Path) -> None:
     assert folder.restore(LAYOUT) == (None, [])
 
 
+# A public report of this bug: https://github.com/flwrlabs/flower/issues/599
 @pytest.mark.parametrize(
     "change", [{"method": "fedpcd"}, {"train.lr": 0.5}, {"seed": 2}, {"data.alpha": 0.7}]
 )
-def test_flb_08_a_resume_with_other_settings_is_refused_and_leaves_the_run_as_it_was(
+def test_a_resume_with_other_settings_is_refused_and_leaves_the_run_as_it_was(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     folder = played(tmp_path, 3)
@@ -210,7 +211,7 @@ def test_where_a_resume_goes_on_and_whether_it_has_anything_to_do(tmp_path: Path
     assert not RunDir.claim(config_in(tmp_path, resume=True, rounds=6)).is_complete
 
 
-def test_flb_08_a_resume_with_other_classes_is_refused(tmp_path: Path) -> None:
+def test_a_resume_with_other_classes_is_refused(tmp_path: Path) -> None:
     played(tmp_path, 3)
     folder = RunDir.open(config_in(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match="number of classes"):

@@ -1,4 +1,7 @@
-"""FLB-23: bad files cost themselves and nothing else: no time, no memory, no good picture."""
+"""Bad files are skipped and named; they cost no time, no memory and no good picture.
+
+One ended the training in https://github.com/pytorch/vision/issues/138.
+"""
 
 import logging
 import os
@@ -30,7 +33,8 @@ def run(script: str, *arguments: object) -> str:
     return ran.stdout
 
 
-def test_flb_23_the_largest_pictures_stay_below_2_gb_of_memory(tmp_path: Path) -> None:
+# A public report of this bug: https://github.com/pytorch/vision/issues/138
+def test_the_largest_pictures_stay_below_2_gb_of_memory(tmp_path: Path) -> None:
     """A 1-bit bomb of 20000 x 20000, and the largest that are accepted, several at a time."""
     place = tmp_path / "cat"
     picture(place / "small.png")
@@ -54,7 +58,7 @@ print(len(data), [name for name, _ in data.skipped], peak)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="others cannot become somebody else")
-def test_flb_23_a_file_that_may_not_be_read_is_listed() -> None:
+def test_a_file_that_may_not_be_read_is_listed() -> None:
     """As a user whom permissions concern, in a folder that this user cannot write."""
     script = """
 import os, tempfile
@@ -83,7 +87,7 @@ with tempfile.TemporaryDirectory() as name:
     assert run(script) == "39 (('train/cat/7.png', 'Permission denied'),)\n"
 
 
-def test_flb_23_a_pipe_among_the_pictures_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_among_the_pictures_is_not_waited_for(tmp_path: Path) -> None:
     pets(tmp_path)
     begin = time.monotonic()
     with pipe(tmp_path / "train" / "cat" / "pipe.jpg"):
@@ -96,7 +100,7 @@ def test_flb_23_a_pipe_among_the_pictures_is_not_waited_for(tmp_path: Path) -> N
     )
 
 
-def test_flb_23_a_file_that_disappears_meanwhile_is_listed_and_then_forgotten(
+def test_a_file_that_disappears_meanwhile_is_listed_and_then_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pets(tmp_path, train=20)
@@ -114,7 +118,7 @@ def test_flb_23_a_file_that_disappears_meanwhile_is_listed_and_then_forgotten(
     assert (len(again), again.skipped) == (43, ())
 
 
-def test_flb_23_a_file_that_is_replaced_is_read_again(tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "cat" / "1.png"
     picture(tmp_path / "cat" / "0.png", 50)
     path.write_bytes((tmp_path / "cat" / "0.png").read_bytes()[:40])  # still being copied
@@ -126,7 +130,7 @@ def test_flb_23_a_file_that_is_replaced_is_read_again(tmp_path: Path) -> None:
     assert whole.skipped == ()
 
 
-def test_flb_23_only_counts_are_in_the_first_line_and_the_list_is_bounded(tmp_path: Path) -> None:
+def test_only_counts_are_in_the_first_line_and_the_list_is_bounded(tmp_path: Path) -> None:
     """The first line is what a client tells the server."""
     pets(tmp_path, train=50, test=0)
     for number in range(LISTED + 10):
@@ -140,7 +144,7 @@ def test_flb_23_only_counts_are_in_the_first_line_and_the_list_is_bounded(tmp_pa
     assert rest[-1].strip() == "and 10 more"
 
 
-def test_flb_23_the_log_says_where_the_whole_list_is(
+def test_the_log_says_where_the_whole_list_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pets(tmp_path, train=200, test=0)

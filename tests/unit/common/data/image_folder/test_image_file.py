@@ -1,4 +1,7 @@
-"""FLB-22: no picture is silently white, black or clipped, whatever its mode."""
+"""No picture of any mode is silently white, black or clipped.
+
+It was in https://github.com/pytorch/vision/issues/2218.
+"""
 
 import os
 import socket
@@ -167,10 +170,9 @@ def test_a_large_jpeg_at_less_detail_looks_the_same(tmp_path: Path) -> None:
     assert_allclose(jpeg.astype(int), exact, atol=3)
 
 
+# A public report of this bug: https://github.com/pytorch/vision/issues/138
 @pytest.mark.parametrize("read_it", [read_header, read])
-def test_flb_23_a_pipe_is_refused_at_once(
-    tmp_path: Path, read_it: Callable[[Path], object]
-) -> None:
+def test_a_pipe_is_refused_at_once(tmp_path: Path, read_it: Callable[[Path], object]) -> None:
     begin = time.monotonic()
     with (
         pipe(tmp_path / "a.jpg"),
@@ -181,7 +183,7 @@ def test_flb_23_a_pipe_is_refused_at_once(
 
 
 @pytest.mark.parametrize("kind", ["socket", "device", "folder"])
-def test_flb_23_what_is_no_plain_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_plain_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.jpg"
     with socket.socket(socket.AF_UNIX) as server:
         make = {
@@ -195,7 +197,7 @@ def test_flb_23_what_is_no_plain_file_is_refused(tmp_path: Path, kind: str) -> N
                 read_it(path)
 
 
-def test_flb_23_a_file_of_many_bytes_is_refused_unread(tmp_path: Path) -> None:
+def test_a_file_of_many_bytes_is_refused_unread(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.fromarray(eight_bit()), "a.tif")
     os.truncate(path, 1 << 40)  # a hole, which takes no room
     with pytest.raises(UnusableImageError, match="1099512 MB, more than 336 are refused"):
@@ -203,7 +205,7 @@ def test_flb_23_a_file_of_many_bytes_is_refused_unread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["bmp", "tif"])
-def test_flb_23_a_file_that_changes_meanwhile_is_a_picture_or_a_reason(
+def test_a_file_that_changes_meanwhile_is_a_picture_or_a_reason(
     tmp_path: Path, suffix: str
 ) -> None:
     """In kinds that Pillow or libtiff would map into memory, where a cut file ends the process."""
@@ -235,7 +237,8 @@ def test_flb_23_a_file_that_changes_meanwhile_is_a_picture_or_a_reason(
     assert seen <= {(1, SIDE, SIDE), "refused"}
 
 
-def test_flb_22_the_three_ramps_have_mean_one_half_as_the_model_sees_them(tmp_path: Path) -> None:
+# A public report of this bug: https://github.com/pytorch/vision/issues/2218
+def test_the_three_ramps_have_mean_one_half_as_the_model_sees_them(tmp_path: Path) -> None:
     """12 bits in a 16-bit file, all 16 bits, and floats: float32, three channels, finite."""
     ramps = {
         "12.png": np.rint(RAMP * 4095).astype(np.uint16),

@@ -30,7 +30,8 @@ def test_train_comes_first_then_test_each_by_class(tmp_path: Path) -> None:
     assert_allclose(data.mean, [(data.images[:6] / 255).mean()] * 3)
 
 
-def test_flb_24_one_class_list_gives_one_numbering(tmp_path: Path) -> None:
+# A public report of this bug: https://github.com/ultralytics/ultralytics/issues/13936
+def test_one_class_list_gives_one_numbering(tmp_path: Path) -> None:
     federation = FolderOptions(classes=("cat", "dog", "zebra"))
     numbers = {}
     for client, names in (("a", ("cat", "dog")), ("b", ("dog", "zebra"))):
@@ -43,7 +44,7 @@ def test_flb_24_one_class_list_gives_one_numbering(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Cat", "dog ", "unknown"])
-def test_flb_24_a_folder_the_federation_does_not_know_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_the_federation_does_not_know_is_refused(tmp_path: Path, name: str) -> None:
     picture(tmp_path / "train" / name / "1.png")
     with pytest.raises(DataError) as caught:
         load_folder(tmp_path, FolderOptions(classes=("cat", "dog", "zebra")))
@@ -52,7 +53,7 @@ def test_flb_24_a_folder_the_federation_does_not_know_is_refused(tmp_path: Path,
     assert hints[name] in str(caught.value)
 
 
-def test_flb_24_hidden_and_empty_folders_are_no_classes_and_2_comes_before_10(
+def test_hidden_and_empty_folders_are_no_classes_and_2_comes_before_10(
     tmp_path: Path,
 ) -> None:
     for name in ("10", "2", "1"):
@@ -67,9 +68,8 @@ def test_flb_24_hidden_and_empty_folders_are_no_classes_and_2_comes_before_10(
     assert (len(data), data.skipped) == (3, ())
 
 
-def test_flb_23_bad_files_are_listed_and_skipped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+# A public report of this bug: https://github.com/pytorch/vision/issues/138
+def test_bad_files_are_listed_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pets(tmp_path, train=100, test=0)
     gif = tmp_path / "train" / "cat" / "gif.png"
     Image.new("RGB", (6, 5), "white").save(gif, format="GIF")
@@ -84,7 +84,7 @@ def test_flb_23_bad_files_are_listed_and_skipped(
     assert f"{len(bad)} of {201 + len(bad)} files" in caplog.text
 
 
-def test_flb_23_too_many_bad_files_stop_with_their_list(tmp_path: Path) -> None:
+def test_too_many_bad_files_stop_with_their_list(tmp_path: Path) -> None:
     pets(tmp_path, train=10, test=0)
     (tmp_path / "train" / "cat" / "bad.jpg").write_bytes(b"")
     assert len(load_folder(tmp_path)) == 20  # 1 of 21

@@ -104,8 +104,9 @@ def test_both_forms_packed_or_not_give_the_same_pictures(
     assert data.train_size == 3
 
 
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/issues/1080
 @pytest.mark.parametrize("form", ["python", "binary"])
-def test_flb_25_a_truncated_archive_or_file_is_refused_by_name(tmp_path: Path, form: str) -> None:
+def test_a_truncated_archive_or_file_is_refused_by_name(tmp_path: Path, form: str) -> None:
     tiny, files, archive = source(form)
     (tmp_path / "tiny.tar.gz").write_bytes(archive[:-10])
     with pytest.raises(DataError, match=r"tiny\.tar\.gz is damaged.*expected"):
@@ -118,7 +119,7 @@ def test_flb_25_a_truncated_archive_or_file_is_refused_by_name(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("download", [True, False])
-def test_flb_25_missing_data_say_what_to_put_where(tmp_path: Path, download: bool) -> None:
+def test_missing_data_say_what_to_put_where(tmp_path: Path, download: bool) -> None:
     tiny, _, _ = source("binary")
     with pytest.raises(
         DataError, match=rf"put tiny\.tar\.gz \(from http://.*/tiny\.tar\.gz\) into {tmp_path}/tiny"

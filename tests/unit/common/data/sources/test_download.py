@@ -1,4 +1,7 @@
-"""FLB-25: many processes, one download; no network, a clear word in time; damage never stays."""
+"""Many processes download once; a missing network is reported; a damaged file never stays.
+
+Clients raced for one file in https://github.com/NVIDIA/NVFlare/issues/1080.
+"""
 
 import hashlib
 import socket

@@ -47,10 +47,11 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
+# A public report of this bug: https://github.com/NVIDIA/NVFlare/issues/1080
 @pytest.mark.parametrize("place", ["", "fashion-mnist", "FashionMNIST/raw"])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.usefixtures("no_network")
-def test_flb_25_data_on_disk_need_no_network_and_no_write(
+def test_data_on_disk_need_no_network_and_no_write(
     tmp_path: Path, place: str, packed: bool
 ) -> None:
     write_fashion(tmp_path / place, packed=packed)
@@ -101,7 +102,7 @@ def test_digits_need_nothing_and_use_the_whole_grey_range() -> None:
         (lambda content: b"\x1f\x8bnot gzip at all", ["cannot be read"]),
     ],
 )
-def test_flb_25_a_damaged_idx_file_is_named(tmp_path: Path, damage: Any, words: list[str]) -> None:
+def test_a_damaged_idx_file_is_named(tmp_path: Path, damage: Any, words: list[str]) -> None:
     path = tmp_path / "some-images-idx3-ubyte"
     content = idx_bytes(np.zeros((1, 3, 13), dtype=np.uint8))  # 4 + 12 + 39 = 55 bytes
     path.write_bytes(damage(content))
