@@ -7,7 +7,8 @@ import subprocess
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,10 @@ from tests.system.odd import Odd
 SOURCE = Path(__file__).parents[2]
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "venv")
 NAMES = ["0", "1", "2"]
-METHODS = {"fedpcd": (), "fedpvr": ("classifier.",)}  # parts of the model that travel twice
+TRAVEL_TWICE = {"fedpcd": (), "fedpvr": ("classifier.",)}  # parts of the model, by method
+METHODS = pytest.mark.parametrize(
+    "method", [pytest.param("fedpcd", marks=pytest.mark.slow), "fedpvr"]
+)
 MB = 1_000_000
 BIG = 300 * MB
 
@@ -89,14 +93,16 @@ def on_the_wire(made: Fleet) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def crossed(made: Fleet) -> dict[str, dict[str, int]]:
-    """Run each method undisturbed; return the bytes that its run sent through the proxy."""
-    crossed = {}
-    for method in METHODS:
+def crossed(made: Fleet) -> Callable[[str], dict[str, int]]:
+    """Return a function that runs a method once and returns the bytes through the proxy."""
+
+    @cache
+    def run(method: str) -> dict[str, int]:
         before = on_the_wire(made)
         made.run(method, method, {})
-        crossed[method] = {way: sum_ - before[way] for way, sum_ in on_the_wire(made).items()}
-    return crossed
+        return {way: sum_ - before[way] for way, sum_ in on_the_wire(made).items()}
+
+    return run
 
 
 @pytest.mark.slow
@@ -133,14 +139,15 @@ def test_a_run_whose_processes_are_killed_ends_with_the_weights_of_a_simulation(
     assert made.weights("killed") == expected
 
 
-@pytest.mark.parametrize(("method", "beside"), METHODS.items())
+@METHODS
 def test_nodes_give_the_weights_of_the_inline_engine_and_send_the_bytes_of_the_records(
-    method: str, beside: tuple[str, ...], made: Fleet, crossed: dict[str, dict[str, int]]
+    method: str, made: Fleet, crossed: Callable[[str], dict[str, int]]
 ) -> None:
     """Each way crosses the model once, for FedPVR with its classifier's variates.
 
     A run of another project sent far more: https://github.com/flwrlabs/flower/issues/5273.
     """
+    bytes_ = crossed(method)
     assert made.weights(method) == made.reference(method, f"{method}-inline", {}, "inline")
 
     records = made.records(method)
@@ -152,15 +159,15 @@ def test_nodes_give_the_weights_of_the_inline_engine_and_send_the_bytes_of_the_r
             assert sorted(values) == NAMES
         assert all(0 < record.worked[c]["work"] < record.arrived[c] for c in NAMES)
         assert all(0 < record.worked[c]["start"] < record.arrived[c] for c in NAMES)
-    model, extra = sizes(made, method, "", beside)
+    model, extra = sizes(made, method, "", TRAVEL_TWICE[method])
     down = sum(sum(record.bytes_down.values()) for record in records)
     up = sum(sum(record.bytes_up.values()) for record in records)
     orders = len(NAMES) * len(records)
     assert down == pytest.approx(orders * (model + extra), rel=0.01)
     assert up == pytest.approx(orders * (model + extra), rel=0.01)
     evaluation = len(NAMES) * model
-    assert crossed[method]["down"] == pytest.approx(down + evaluation, rel=0.05)
-    assert crossed[method]["up"] == pytest.approx(up, rel=0.05)
+    assert bytes_["down"] == pytest.approx(down + evaluation, rel=0.05)
+    assert bytes_["up"] == pytest.approx(up, rel=0.05)
 
 
 def sizes(made: Fleet, name: str, *prefixes: str | tuple[str, ...]) -> list[int]:
@@ -170,8 +177,10 @@ def sizes(made: Fleet, name: str, *prefixes: str | tuple[str, ...]) -> list[int]
     return [sum(n for key, n in bytes_.items() if key.startswith(prefix)) for prefix in prefixes]
 
 
-@pytest.mark.usefixtures("crossed")
-def test_status_and_clients_show_the_clients_by_name(made: Fleet) -> None:
+def test_status_and_clients_show_the_clients_by_name(
+    made: Fleet, crossed: Callable[[str], dict[str, int]]
+) -> None:
+    crossed("fedpvr")
     output = made.succeed("status", "fedpvr")
     assert output.startswith("fedpvr: completed after 3 rounds")
     rows = {line.split()[0]: line.split()[1:] for line in output.splitlines()[2:] if line.strip()}
