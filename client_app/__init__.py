@@ -2,6 +2,6 @@
 
 import os
 
-# With train.threads above 1, threads that have nothing to do would spin and take the cores from
-# other clients, which then take several times as long. Read when torch is loaded, so said here.
+# Idle threads would otherwise spin (with train.threads above 1) and slow the other clients down
+# several times. Set here, because torch reads it when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,6 +1,8 @@
-"""The Flower ClientApp: train, evaluate, and say who you are. A reply depends on the message,
-the client's data and the seed, and on nothing that a restart could lose; a model of the
-client's own is on its disk."""
+"""The Flower ClientApp: train, evaluate, calibrate and describe one client.
+
+A reply depends on the message, the client's data and the seed. A restart loses nothing: the
+personal model of a client (Ditto) is on its disk.
+"""
 
 import logging
 import time
@@ -48,38 +50,40 @@ Handler = Callable[[Message, ClientData], RecordDict]
 
 
 def reply_with_errors(handler: Handler) -> Callable[[Message, Context], Message]:
-    """Turn our own errors into error replies of one sentence; others pass as they are."""
+    """Return the handler with each FedError turned into an error reply of one line."""
 
     def answer(message: Message, context: Context) -> Message:
         content = message.content
-        guard = Watchdog.of(context.node_config, timeout_of(content))
-        start = seconds_since_start() if guard.on else 0.0
+        watchdog = Watchdog.of(context.node_config, timeout_of(content))
+        start = seconds_since_start() if watchdog.on else 0.0
         try:
             client = load_client_data(
                 context.run_config, context.node_config, client_id_of(content)
             )
             reply = handler(message, client)
-            if guard.on and METRICS in reply:
+            if watchdog.on and METRICS in reply:
                 records_of(reply, MetricRecord)[METRICS][START_SECONDS] = start
             return Message(reply, reply_to=message)
         except FedError as error:
             logger.error("this client cannot answer: %s", error)
-            said = str(error)
-            if isinstance(error, DataError):  # the rest lists files, which concern nobody else
-                said = said.partition("\n")[0]
+            error_message = str(error)
+            if isinstance(error, DataError):  # further lines name files: they stay on this machine
+                error_message = error_message.partition("\n")[0]
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, said), reply_to=message)
+            return Message(Error(code, error_message), reply_to=message)
         finally:
-            guard.cancel()
+            watchdog.cancel()
 
     return answer
 
 
 def load_order(message: Message, client: ClientData) -> tuple[Order, Vector, Buffers]:
-    """Load the model that came into this thread's model; return the order and the model.
+    """Load the received model into this thread's model; return the order, weights and buffers.
 
-    An order whose deadline is over is not carried out: a client that was held up would else stay
-    behind by working on what nobody waits for.
+    Raises:
+        ClientError: the deadline of the order has passed. The server no longer waits, and a late
+            client would fall further behind.
+        WireError: the message is not an order for this model.
     """
     if (late := seconds_late(message.metadata)) > 0:
         raise ClientError(f"the order came {late:.1f} s after its deadline; it is left out")
@@ -96,22 +100,19 @@ def load_order(message: Message, client: ClientData) -> tuple[Order, Vector, Buf
 @app.train()
 @reply_with_errors
 def train_client(message: Message, client: ClientData) -> RecordDict:
-    """Take K local steps from the weights received and return the weights reached."""
+    """Take K local steps from the received weights; reply with the new weights."""
     begin = time.perf_counter()
     order, received, buffers = load_order(message, client)
     flat, method, config = client.flat, client.config.chosen, client.config
-    told = {}
+    metrics = {}
     if LOSS_BEFORE in method.needs:
-        whole = evaluate(flat, client.data, client.split.train)
-        told = {LOSS_BEFORE: whole.loss_sum / max(whole.examples, 1)}
-    first = None
-    if (
-        config.diagnostics.gradients
-        and config.is_diagnosed(order.round)
-        and len(client.split.train)
-    ):
-        first = full_gradient(flat, client.data, client.split.train)
-    done = train(
+        before = evaluate(flat, client.data, client.split.train)
+        metrics = {LOSS_BEFORE: before.loss_sum / max(before.examples, 1)}
+    first_gradient = None
+    diagnosed = config.diagnostics.gradients and config.is_diagnosed(order.round)
+    if diagnosed and len(client.split.train):
+        first_gradient = full_gradient(flat, client.data, client.split.train)
+    result = train(
         flat,
         client.data,
         client.split.train,
@@ -121,29 +122,30 @@ def train_client(message: Message, client: ClientData) -> RecordDict:
         seed=config.seed,
         path=(order.round, client.client_id),
     )
-    reached = flat.weights_view()
-    if first is not None and done.steps:
-        last = full_gradient(flat, client.data, client.split.train)
-        told |= gradient_metrics(first, last, received, reached, done)
+    trained = flat.weights_view()
+    if first_gradient is not None and result.steps:
+        last_gradient = full_gradient(flat, client.data, client.split.train)
+        metrics |= gradient_metrics(first_gradient, last_gradient, received, trained, result)
     client_payload: Mapping[str, Vector] = {}
-    if done.steps:
+    if result.steps:
         client_payload = method.client_payload(
-            order.server_payload, flat.layout, received, reached, done.lr_sum
+            order.server_payload, flat.layout, received, trained, result.lr_sum
         )
     reply = TrainReply(
         client=client.client_id,
         round=order.round,
-        weights=reached,
+        weights=trained,
         buffers=flat.copy_buffers(),
-        examples=done.examples,
-        steps=done.steps,
-        lr_sum=done.lr_sum,
+        examples=result.examples,
+        steps=result.steps,
+        lr_sum=result.lr_sum,
         client_payload=client_payload,
-        metrics={LOSS: done.loss, **told},
+        metrics={LOSS: result.loss, **metrics},
     ).record(FlatCodec(flat.layout))
-    pull = method.personal_proximal_weight()
-    if pull is not None and done.steps:  # writes over the model, which is packed by now
-        train_personal(client, PersonalStore.of(client), pull, order, received, buffers)
+    proximal_weight = method.personal_proximal_weight()
+    if proximal_weight is not None and result.steps:  # overwrites the model, packed by now
+        store = PersonalStore.of(client)
+        train_personal(client, store, proximal_weight, order, received, buffers)
     records_of(reply, MetricRecord)[METRICS][SECONDS] = time.perf_counter() - begin
     return reply
 
@@ -151,16 +153,16 @@ def train_client(message: Message, client: ClientData) -> RecordDict:
 @app.evaluate()
 @reply_with_errors
 def evaluate_client(message: Message, client: ClientData) -> RecordDict:
-    """Count the right answers on this client's test samples."""
+    """Count the correct predictions on this client's test samples."""
     order, _, _ = load_order(message, client)
     counts = evaluate(client.flat, client.data, client.split.test)
     metrics = {EXAMPLES: counts.examples, CORRECT: counts.correct, LOSS_SUM: counts.loss_sum}
     if client.config.chosen.personal_proximal_weight() is not None:
-        own, since = evaluate_personal(client, PersonalStore.of(client), order.round)
+        personal, personal_round = evaluate_personal(client, PersonalStore.of(client), order.round)
         metrics |= {
-            PERSONAL + CORRECT: own.correct,
-            PERSONAL + LOSS_SUM: own.loss_sum,
-            PERSONAL_ROUND: since,
+            PERSONAL + CORRECT: personal.correct,
+            PERSONAL + LOSS_SUM: personal.loss_sum,
+            PERSONAL_ROUND: personal_round,
         }
     return RecordDict({METRICS: to_metric_record(metrics)})
 
@@ -176,7 +178,7 @@ def calibrate_client(message: Message, client: ClientData) -> RecordDict:
 @app.evaluate(COVER)
 @reply_with_errors
 def cover_client(message: Message, client: ClientData) -> RecordDict:
-    """Count how large the sets of this client's test samples are, and which hold the truth."""
+    """Count the sizes of the prediction sets of the test samples, and how many cover the label."""
     load_order(message, client)
     thresholds = read_coverage_request(records_of(message.content, ConfigRecord)[CONFIG])
     return RecordDict({CONFIG: ConfigRecord(cover(client, thresholds).table())})
@@ -185,7 +187,7 @@ def cover_client(message: Message, client: ClientData) -> RecordDict:
 @app.query()
 @reply_with_errors
 def describe_client(message: Message, client: ClientData) -> RecordDict:
-    """Say who this client is and that it can take part: its data are loaded by now."""
+    """Describe this client. Its data are loaded by now, so it can take part."""
     return ClientCard(
         partition=client.partition,
         device=client.device.description,

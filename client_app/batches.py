@@ -1,4 +1,4 @@
-"""What the steps of a training see: shuffled batches of the client's samples, on the device."""
+"""Shuffled batches of a client's training samples, on the device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from common.data.dataset import Dataset
 from common.data.image_batches import RandomCrops, augment, load_images
 from common.rng import stream
 
-PIECE = 16 << 20  # bytes of pictures that are brought to the device at a time
+CHUNK_BYTES = 16 << 20  # of images, copied to the device at once
 
 
 def batch_slices(count: int, size: int, *, drop_last: bool, no_single: bool) -> list[slice]:
-    """Return where in an epoch's order of `count` samples its batches lie.
+    """Return the slices of the batches in an epoch's order of `count` samples.
 
     Args:
         count: number of samples.
-        size: samples of a batch; the last one may have fewer.
+        size: samples per batch. The last batch may have fewer.
         drop_last: leave out an incomplete last batch.
-        no_single: join a last batch of one sample to the one before it, since batch
+        no_single: join a last batch of one sample to the batch before it, because batch
             normalisation cannot train on a single value per channel.
     """
     if drop_last:
@@ -36,68 +36,67 @@ def batch_slices(count: int, size: int, *, drop_last: bool, no_single: bool) -> 
 
 @dataclass(frozen=True)
 class TrainingBatches:
-    """The epochs of one training; what is drawn depends on seed and path alone.
+    """The epochs of one local training; all draws depend on seed and path alone.
 
     Attributes:
         data: the data set.
-        indices: the client's training samples.
-        spans: the batches of an epoch, see `batches`.
-        device: where they are wanted.
-        augment: whether pictures are cropped and mirrored at random.
+        indices: the client's training samples, int64 [n].
+        slices: the batches of an epoch, see `batch_slices`.
+        device: where the tensors are needed.
+        augment: whether images are cropped and flipped at random.
         seed: the run's seed.
         path: address of the training, normally (round, client).
     """
 
     data: Dataset
     indices: NDArray[np.int64]
-    spans: Sequence[slice]
+    slices: Sequence[slice]
     device: torch.device
     augment: bool
     seed: int
     path: tuple[int | str, ...]
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield pictures, uint8 [b, c, h, w], and labels, int64 [b], of each batch.
+        """Yield images, uint8 [b, c, h, w], and labels, int64 [b], of each batch.
 
-        As many batches as make a PIECE are brought to the device at once, so that the steps on
-        them wait for no transfer.
+        Several batches are copied to the device at once, so that the steps do not wait.
         """
-        order, step = self._order(number), number * len(self.spans)
-        for piece in self._pieces():
-            start, stop = piece[0].start, piece[-1].stop
-            pixels, labels = load_images(self.data, order[start:stop], self.device)
+        order, step = self._order(number), number * len(self.slices)
+        for chunk in self._chunks():
+            start, stop = chunk[0].start, chunk[-1].stop
+            images, labels = load_images(self.data, order[start:stop], self.device)
             if self.augment:
-                draws = [
+                crops = [
                     RandomCrops.draw(
-                        span.stop - span.start, stream(self.seed, "augment", *self.path, k)
+                        batch.stop - batch.start, stream(self.seed, "augment", *self.path, k)
                     )
-                    for k, span in enumerate(piece, start=step)
+                    for k, batch in enumerate(chunk, start=step)
                 ]
-                pixels = augment(pixels, RandomCrops.concatenate(draws), flip=self.data.flip)
-            for span in piece:
-                here = slice(span.start - start, span.stop - start)
-                yield pixels[here], labels[here]
-            step += len(piece)
+                images = augment(images, RandomCrops.concatenate(crops), flip=self.data.flip)
+            for batch in chunk:
+                part = slice(batch.start - start, batch.stop - start)
+                yield images[part], labels[part]
+            step += len(chunk)
 
     def examples(self, epochs: int) -> int:
-        """Return how many samples are seen at least once in so many epochs."""
-        reached = self.spans[-1].stop if self.spans else 0
-        if reached in (0, len(self.indices)):
-            return reached
-        seen = [self._order(number)[:reached] for number in range(epochs)]
-        return len(np.unique(np.concatenate(seen)))
+        """Return how many samples are used at least once in `epochs` epochs."""
+        per_epoch = self.slices[-1].stop if self.slices else 0
+        if per_epoch in (0, len(self.indices)):
+            return per_epoch
+        used = [self._order(number)[:per_epoch] for number in range(epochs)]
+        return len(np.unique(np.concatenate(used)))
 
     def _order(self, number: int) -> NDArray[np.int64]:
         rng = stream(self.seed, "batches", *self.path, number)
         return self.indices[rng.permutation(len(self.indices))]
 
-    def _pieces(self) -> Iterator[list[slice]]:
-        most = PIECE // self.data.images[:1].nbytes
-        piece: list[slice] = []
-        for span in self.spans:
-            if piece and span.stop - piece[0].start > most:
-                yield piece
-                piece = []
-            piece.append(span)
-        if piece:
-            yield piece
+    def _chunks(self) -> Iterator[list[slice]]:
+        limit = CHUNK_BYTES // self.data.images[:1].nbytes
+        chunk: list[slice] = []
+        for batch in self.slices:
+            if chunk and batch.stop - chunk[0].start > limit:
+                yield chunk
+                chunk = []
+            chunk.append(batch)
+        if chunk:
+            yield chunk

@@ -1,4 +1,4 @@
-"""What one client has: its samples, its model, its device. Built once per process and kept."""
+"""A client's samples, model and device, loaded once per process."""
 
 import threading
 from collections.abc import Mapping
@@ -34,13 +34,13 @@ class ClientData:
     """One client's side of a run.
 
     Attributes:
-        client_id: the id that the server calls it by; where it told none, the partition.
-        partition: the number of its part of a dealt data set, "" if it has none.
+        client_id: the id that the server uses. Without one, the partition.
+        partition: the number of its part of a partitioned data set, "" without one.
         config: the run config.
         data: all samples on this machine.
-        split: which of them are this client's.
+        split: the indices of this client's samples.
         device: where it trains.
-        storage: a folder of the node's own that it may keep things in, "" if it has none.
+        storage: the node's folder for files that outlive a run, "" without one.
     """
 
     client_id: str
@@ -53,7 +53,7 @@ class ClientData:
 
     @property
     def flat(self) -> FlatModel:
-        """This thread's model; clients that run side by side must not share one."""
+        """The model of this thread. Clients in parallel threads must not share one."""
         key = (self.config.model, self.data.shape, len(self.data.classes), self.device.name)
         if getattr(_thread, "key", None) != key:
             keep_freed_memory()
@@ -70,42 +70,43 @@ def load_client_data(
 ) -> ClientData:
     """Return the client of a node.
 
-    The node config says where the data are on this machine: `data` is a folder, of the client's
-    own pictures or of the files of a data set that is dealt; `partition-id` and `num-partitions`
-    say which part of a dealt one is this client's; `keep` is a folder of the node's own.
+    Keys of the node config:
+
+    - `data`: folder of the client's own images, or of the files of a partitioned data set.
+    - `partition-id`, `num-partitions`: the client's part of a partitioned data set.
+    - `keep`: folder for files that outlive a run.
 
     Args:
-        run_config: as the server started the run.
-        node_config: as this node was started.
-        client_id: the id that the server calls this client by; "" where it has not said.
+        run_config: the config of the run, from the server.
+        node_config: the config that this node was started with.
+        client_id: the id that the server uses for this client, "" without one.
 
     Raises:
         ConfigError, DataError: the run config or the data cannot be used.
-        ClientError: the node does not say which data it holds, or has no such device.
+        ClientError: the node config does not name the data, or there is no such device.
     """
     config = _parsed(tuple(sorted(run_config.items())))
     partition = str(node_config.get("partition-id", ""))
-    place = str(node_config.get("data", ""))
+    data_path = str(node_config.get("data", ""))
     client_id = client_id or partition
-    with _lock:  # clients that start together load the data once
+    with _lock:  # threads that start together load the data once
         if config.data.name == OWN:
-            data, split = _own(config, place, client_id)
+            data, split = _own_images(config, data_path, client_id)
         else:
-            data, split = _dealt(config, place, node_config)
-    keep = str(node_config.get("keep", ""))
-    return ClientData(
-        client_id, partition, config, data, split, choose_device(config.train.device), keep
-    )
+            data, split = _partitioned(config, data_path, node_config)
+    storage = str(node_config.get("keep", ""))
+    device = choose_device(config.train.device)
+    return ClientData(client_id, partition, config, data, split, device, storage)
 
 
-def _own(config: RunConfig, place: str, client_id: str) -> tuple[Dataset, Split]:
-    if not place:
+def _own_images(config: RunConfig, data_path: str, client_id: str) -> tuple[Dataset, Split]:
+    if not data_path:
         raise ClientError(
-            f'the run is for clients with pictures of their own (data.name="{OWN}"), but this '
-            "node does not say where its pictures are: join with `fedkeel join --data FOLDER` "
+            f'the run uses the clients\' own images (data.name="{OWN}"), but this node does not '
+            "say where its images are: join with `fedkeel join --data FOLDER` "
             '(flower-supernode: --node-config data="FOLDER")'
         )
-    data = load_own_images(config.data, place)
+    data = load_own_images(config.data, data_path)
     split = split_own(
         data,
         seed=config.seed,
@@ -117,14 +118,16 @@ def _own(config: RunConfig, place: str, client_id: str) -> tuple[Dataset, Split]
     return data, split
 
 
-def _dealt(config: RunConfig, place: str, node_config: Mapping[str, Any]) -> tuple[Dataset, Split]:
+def _partitioned(
+    config: RunConfig, data_path: str, node_config: Mapping[str, Any]
+) -> tuple[Dataset, Split]:
     number, total = node_config.get("partition-id"), node_config.get("num-partitions")
     if not isinstance(number, int) or not isinstance(total, int) or not 0 <= number < total:
         raise ClientError(
-            f"the run deals the data set {config.data.name} to its clients, so the node config "
-            "needs partition-id and num-partitions with 0 <= partition-id < num-partitions, got "
-            f"{number} and {total}; for clients with pictures of their own (fedkeel join --data "
-            f'FOLDER) start the run with data.name="{OWN}"'
+            f"the run partitions the data set {config.data.name} over its clients, so the node "
+            "config needs partition-id and num-partitions with 0 <= partition-id < "
+            f"num-partitions, got {number} and {total}; for clients with their own images "
+            f'(fedkeel join --data FOLDER) start the run with data.name="{OWN}"'
         )
     if total != config.clients:
         raise ClientError(
@@ -132,11 +135,13 @@ def _dealt(config: RunConfig, place: str, node_config: Mapping[str, Any]) -> tup
             f'{config.clients} (flwr run: --federation-config "num-supernodes={config.clients}"), '
             f"or set the run config's clients={total}"
         )
-    here = config.data
-    if place:  # data.root and folder:PATH are places on the machine that started the run
-        is_folder = here.name.startswith(FOLDER)
-        here = replace(here, root=place, name=f"{FOLDER}{place}" if is_folder else here.name)
-    return dataset_of(here), splits_of(here, config.clients, config.seed)[number]
+    data_config = config.data
+    if data_path:  # data.root and folder:PATH are paths on the machine that started the run
+        is_folder = data_config.name.startswith(FOLDER)
+        name = f"{FOLDER}{data_path}" if is_folder else data_config.name
+        data_config = replace(data_config, root=data_path, name=name)
+    splits = splits_of(data_config, config.clients, config.seed)
+    return dataset_of(data_config), splits[number]
 
 
 @lru_cache(maxsize=4)
@@ -144,8 +149,8 @@ def _parsed(flat: tuple[tuple[str, Any], ...]) -> RunConfig:
     return parse(dict(flat))
 
 
-@lru_cache(maxsize=64)  # memory maps, and small
-def load_own_images(config: DataConfig, place: str) -> Dataset:
-    """Load a client's own pictures as the federation wants them, once per process."""
+@lru_cache(maxsize=64)  # memory maps take little memory
+def load_own_images(config: DataConfig, path: str) -> Dataset:
+    """Load a client's own images with the federation's classes and size, once per process."""
     options = own_options(config.class_names, config.image_size, config.channels, config.max_bad)
-    return load_folder(Path(place).expanduser(), options)
+    return load_folder(Path(path).expanduser(), options)

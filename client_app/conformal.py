@@ -1,4 +1,4 @@
-"""What a client counts for prediction sets, from the model that is in this thread."""
+"""Counts for prediction sets, from the model of this thread."""
 
 from collections.abc import Mapping
 
@@ -21,36 +21,36 @@ from common.rng import stream
 
 
 def calibrate(client: ClientData) -> CalibrationReply:
-    """Count the scores of the true labels of this client's calibration samples, which may be none.
+    """Count the scores of the true labels of this client's calibration samples (possibly none).
 
     Raises:
         DataError: the model's outputs are not finite.
     """
     indices, options = client.split.calibration, client.config.conformal
-    out, labels = _outputs(client, "calibration", indices), client.data.labels[indices]
-    here, classes = np.arange(len(indices)), len(client.data.classes)
+    outputs, labels = _outputs(client, "calibration", indices), client.data.labels[indices]
+    rows, classes = np.arange(len(indices)), len(client.data.classes)
     counts = {}
     for name, score in SCORES.items():
         edges = bin_edges(name, classes, options.bins, k_reg=options.k_reg, lam=options.lam)
-        counts[name] = histogram(score(out)[here, labels], edges)
+        counts[name] = histogram(score(outputs)[rows, labels], edges)
     return CalibrationReply(len(indices), counts)
 
 
 def cover(client: ClientData, thresholds: Mapping[str, list[float]]) -> CoverageReply:
-    """Count the sets of this client's test samples, for each score and threshold.
+    """Count the prediction sets of this client's test samples, for each score and threshold.
 
     Raises:
         DataError: the model's outputs are not finite.
     """
     indices = client.split.test
-    out, labels = _outputs(client, "test", indices), client.data.labels[indices]
+    outputs, labels = _outputs(client, "test", indices), client.data.labels[indices]
     tallies = {}
     for name, score in SCORES.items():
-        scores = score(out)
+        scores = score(outputs)
         tallies[name] = [
-            Tally.of(prediction_sets(scores, q, out.top), labels) for q in thresholds[name]
+            Tally.of(prediction_sets(scores, q, outputs.top), labels) for q in thresholds[name]
         ]
-    return CoverageReply(len(indices), int((out.top == labels).sum()), tallies)
+    return CoverageReply(len(indices), int((outputs.top == labels).sum()), tallies)
 
 
 def _outputs(client: ClientData, part: str, indices: NDArray[np.int64]) -> Outputs:

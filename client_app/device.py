@@ -1,4 +1,4 @@
-"""Where a client trains."""
+"""The device that a client trains on."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from common.errors import ClientError
 
 @dataclass(frozen=True)
 class Device:
-    """A torch device and a sentence for people about it."""
+    """A torch device, and a description of it for log lines."""
 
     name: str
     description: str
@@ -20,7 +20,7 @@ def choose_device(wanted: str) -> Device:
     """Return the device for train.device: "auto", "cpu" or "cuda".
 
     Raises:
-        ClientError: a GPU was asked for and this process sees none; the message says why.
+        ClientError: train.device is cuda, but this process sees no GPU. The message says why.
     """
     if wanted == "cpu":
         return Device("cpu", "trains on the CPU, as asked")
@@ -36,7 +36,7 @@ def choose_device(wanted: str) -> Device:
 
 
 def why_no_gpu() -> str:
-    """Return the likeliest reason why torch sees no GPU."""
+    """Return the most likely reason why torch sees no GPU."""
     if torch.version.cuda is None:
         return "this torch is built without CUDA"
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):

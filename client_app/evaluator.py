@@ -1,4 +1,4 @@
-"""Evaluation of a model on one client's samples."""
+"""Evaluate a model on one client's samples."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from common.data.dataset import Dataset
 from common.data.image_batches import load_images, normalise
 from common.models import FlatModel
 
-BATCH = 128  # beyond, activations leave the processor's cache
+BATCH = 128  # with more, the activations do not fit into the processor's cache
 GPU_BATCH = 1024
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Counts: samples, right answers, summed loss in nats."""
+    """Number of samples, correct predictions, and the summed loss in nats."""
 
     examples: int
     correct: int
@@ -28,7 +28,7 @@ class EvaluationResult:
 
 @torch.inference_mode()
 def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> EvaluationResult:
-    """Count the right answers on the given samples, which may be none."""
+    """Count the correct predictions on the given samples (possibly none)."""
     correct = torch.zeros((), dtype=torch.int64, device=flat.device)
     loss_sum = torch.zeros((), dtype=torch.float64, device=flat.device)
     for logits, labels in outputs_in_batches(flat, data, indices):
@@ -39,7 +39,7 @@ def evaluate(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Eval
 
 @torch.inference_mode()
 def logits_of(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the model's outputs for the given samples, which may be none [n, C]."""
+    """Return the logits [n, C] of the given samples (possibly none)."""
     parts = [logits.double().cpu().numpy() for logits, _ in outputs_in_batches(flat, data, indices)]
     return np.concatenate([np.zeros((0, len(data.classes))), *parts])
 
@@ -47,13 +47,13 @@ def logits_of(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> NDA
 def outputs_in_batches(
     flat: FlatModel, data: Dataset, indices: NDArray[np.int64]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield logits [b, C] and labels [b]: no dropout, BatchNorm with its running statistics.
+    """Yield logits [b, C] and labels [b], with the model in evaluation mode.
 
-    Whether gradients are kept is the caller's affair.
+    The caller decides whether torch records gradients.
     """
     flat.model.eval()
     size = GPU_BATCH if flat.device.type == "cuda" else BATCH
     for start in range(0, len(indices), size):
         chosen = indices[start : start + size]
-        pixels, labels = load_images(data, chosen, flat.device)
-        yield flat.outputs(normalise(pixels, data.mean, data.std)), labels
+        images, labels = load_images(data, chosen, flat.device)
+        yield flat.outputs(normalise(images, data.mean, data.std)), labels

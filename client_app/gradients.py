@@ -1,4 +1,4 @@
-"""The full gradient of a client's loss, and how far its local steps are from it: numbers only."""
+"""The full gradient of a client's loss, and the distance of its local steps from it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,14 @@ from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
 
 
 def full_gradient(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) -> Vector:
-    """Return the gradient [d], float64, of the mean loss over samples, at least one.
+    """Return the gradient of the mean loss over the given samples, float64 [d].
 
-    As in evaluation: without dropout and augmentation, and with the running statistics where
-    there is batch normalisation. The weights stay as they are.
+    The model is in evaluation mode, without dropout and augmentation. The weights do not change.
+
+    Args:
+        flat: the model.
+        data: the data set.
+        indices: at least one sample, int64 [n].
     """
     flat.gradient.zero_()
     for logits, labels in outputs_in_batches(flat, data, indices):
@@ -27,26 +31,31 @@ def full_gradient(flat: FlatModel, data: Dataset, indices: NDArray[np.int64]) ->
 
 
 def gradient_metrics(
-    first: Vector, last: Vector, received: Vector, returned: Vector, done: TrainingResult
+    first: Vector, last: Vector, received: Vector, returned: Vector, result: TrainingResult
 ) -> dict[str, float]:
-    """Return what is reported of a training, with g = K (received - returned) / sum of the rates.
+    """Return the gradient metrics of a local training.
+
+    With K steps and g = K (received - returned) / (sum of the learning rates), these are:
+
+    - GRADIENT: |first|.
+    - GRADIENT_ERROR: |g - K first|.
+    - SMOOTHNESS: |last - first| / |returned - received|, a lower bound of the loss's smoothness
+      constant L. It is absent if the weights did not change.
 
     Args:
-        first: full gradient at the weights received [d].
-        last: full gradient at the weights returned [d].
-        received: weights [d].
-        returned: weights [d].
-        done: the steps between them, at least one.
-
-    Returns:
-        |first|, |g - K first|, and |last - first| / |returned - received|, which no smoothness L
-        of the loss is below; the last is absent if the weights did not move.
+        first: full gradient at the received weights [d].
+        last: full gradient at the returned weights [d].
+        received: weights before the steps [d].
+        returned: weights after the steps [d].
+        result: the local training, with at least one step.
     """
-    moved = received.astype(np.float64) - returned
-    way = float(np.linalg.norm(moved))
-    total = moved * (done.steps / done.lr_sum)
-    told = {
+    difference = received.astype(np.float64) - returned
+    distance = float(np.linalg.norm(difference))
+    step_sum = difference * (result.steps / result.lr_sum)
+    metrics = {
         GRADIENT: float(np.linalg.norm(first)),
-        GRADIENT_ERROR: float(np.linalg.norm(total - done.steps * first)),
+        GRADIENT_ERROR: float(np.linalg.norm(step_sum - result.steps * first)),
     }
-    return told | ({SMOOTHNESS: float(np.linalg.norm(last - first)) / way} if way else {})
+    if distance:
+        metrics[SMOOTHNESS] = float(np.linalg.norm(last - first)) / distance
+    return metrics

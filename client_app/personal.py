@@ -1,4 +1,4 @@
-"""A model of the client's own, trained and evaluated beside the one for all (Ditto)."""
+"""The personal model of a client, trained and evaluated besides the global one (Ditto)."""
 
 import logging
 
@@ -19,54 +19,54 @@ logger = logging.getLogger("flwr")
 def train_personal(
     client: ClientData,
     store: PersonalStore,
-    pull: float,
+    proximal_weight: float,
     order: Order,
     received: Vector,
     buffers: Buffers,
 ) -> None:
-    """Take the round's steps on the client's own model and keep it.
+    """Train the personal model for one round and save it.
 
-    A model that leaves the finite numbers starts again as the one received.
+    A personal model with NaN or infinite values is replaced by the received global model.
 
     Args:
-        client: the client; its loaded model is written over.
-        store: where the model is kept.
-        pull: lambda.
+        client: the client. Its loaded model is overwritten.
+        store: where the personal model is saved.
+        proximal_weight: lambda, the pull towards the global model.
         order: the round and its learning rate.
-        received: the model for all [d], to which the own one is pulled.
-        buffers: those of the model for all.
+        received: the weights of the global model [d].
+        buffers: the buffers of the global model.
 
     Raises:
-        ClientError: the model cannot be kept.
+        ClientError: the personal model cannot be saved.
     """
     flat, config = client.flat, client.config
-    own = store.latest(order.round - 1) or PersonalModel(0, received, buffers)
-    flat.load(own.weights, own.buffers)
-    rule = LocalRule(proximal_weight=pull, anchor=received)
+    model = store.latest(order.round - 1) or PersonalModel(0, received, buffers)
+    flat.load(model.weights, model.buffers)
+    rule = LocalRule(proximal_weight=proximal_weight, anchor=received)
     try:
         train(
             flat, client.data, client.split.train, config.train, rule,
             lr=order.lr, seed=config.seed, path=(order.round, client.client_id),
         )  # fmt: skip
-        own = PersonalModel(order.round, flat.copy_weights(), flat.copy_buffers())
-        values = (own.weights, *own.buffers.values())
+        model = PersonalModel(order.round, flat.copy_weights(), flat.copy_buffers())
+        values = (model.weights, *model.buffers.values())
         if not all(np.isfinite(value).all() for value in values):
-            raise ClientError("its numbers are not finite any more")
+            raise ClientError("it has NaN or infinite values")
     except ClientError as error:
-        logger.warning("this client's own model starts again as the one received: %s", error)
-        own = PersonalModel(order.round, received, buffers)
-    store.save(own)
+        logger.warning("the personal model is replaced by the global model: %s", error)
+        model = PersonalModel(order.round, received, buffers)
+    store.save(model)
 
 
 def evaluate_personal(
     client: ClientData, store: PersonalStore, round_number: int
 ) -> tuple[EvaluationResult, int]:
-    """Evaluate the client's own model after `round_number`; return the counts and its round.
+    """Evaluate the personal model after `round_number`; return the counts and its round.
 
-    A client that has none yet is served by the model that is loaded, the one received; its round
-    is then 0.
+    A client without a personal model evaluates the loaded global model, as round 0.
     """
-    own = store.latest(round_number)
-    if own:
-        client.flat.load(own.weights, own.buffers)
-    return evaluate(client.flat, client.data, client.split.test), own.round if own else 0
+    model = store.latest(round_number)
+    if model:
+        client.flat.load(model.weights, model.buffers)
+    counts = evaluate(client.flat, client.data, client.split.test)
+    return counts, model.round if model else 0

@@ -1,8 +1,8 @@
-"""What a client keeps of its own from round to round: versions of its model, on its own disk.
+"""The personal models of a client on its own disk, one file per round.
 
-Everything else that a method remembers is the server's (see common.methods). A version says after
-which round it is the client's model, and stays for as long as a run may be resumed from a round
-before it; versions of rounds that are done again are of no use to anybody and go.
+This is the only state that a client keeps. All other state of a method is on the server (see
+common.methods). A file stays as long as the run may be resumed from a round before it. Files of
+rounds that are repeated after a resume are deleted.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ PERSONAL = "personal"
 FALLBACK = Path("~/.fedkeel/kept")
 WEIGHTS = "weights"
 VERSION = re.compile(r"round-(\d+)\.npz")
-LONGEST = 100  # characters of a client's name in that of its folder
-ABANDONED_SECONDS = 600.0  # a file that has been half written for so long is nobody's
+LONGEST = 100  # characters of a client id in the name of its folder
+ABANDONED_SECONDS = 600.0  # age of a partial file after which it is deleted
 logger = logging.getLogger("flwr")
 
 
 def folder_of(client: ClientId) -> str:
-    """Return a folder's name for a client: its own where that can be read, else a digest of it."""
+    """Return the name of a client's folder: the quoted client id, or its digest if that is long."""
     text = quote(client.encode(errors="surrogatepass"), safe="")
     if len(text) <= LONGEST:
         return f"client-{text}"
@@ -41,7 +41,7 @@ def folder_of(client: ClientId) -> str:
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A client's own model after `round`."""
+    """The personal model of a client after `round`."""
 
     round: int
     weights: Vector
@@ -50,12 +50,12 @@ class PersonalModel:
 
 @dataclass(frozen=True)
 class PersonalStore:
-    """The versions of one client's own model in one run, a file each in `folder`.
+    """The saved personal models of one client in one run.
 
     Attributes:
-        folder: made when the first version is written.
-        layout: of the model.
-        span: for how many rounds a version is kept after a newer one was written.
+        folder: where the files are. The first `save` creates it.
+        layout: the layout of the model.
+        span: number of rounds that a file is kept after a newer one.
     """
 
     folder: Path
@@ -64,17 +64,18 @@ class PersonalStore:
 
     @classmethod
     def of(cls, client: ClientData) -> "PersonalStore":
-        """Return the place of a client's own model: its node's folder, or the run's if it is here.
+        """Return the store of a client.
 
-        Where neither is known, it lies below ~/.fedkeel/kept.
+        It is in the node's folder, else in the run directory if that is on this machine, else
+        below ~/.fedkeel/kept.
         """
         config = client.config
         run = f"{config.name or config.method}-{config.fingerprint()}"
-        here = Path(config.out) / config.name
+        run_dir = Path(config.out) / config.name
         if client.storage:
             base = Path(client.storage) / run
-        elif config.name and here.is_dir():
-            base = here
+        elif config.name and run_dir.is_dir():
+            base = run_dir
         else:
             base = FALLBACK.expanduser() / run
         server = config.server
@@ -82,18 +83,18 @@ class PersonalStore:
         return cls(base / PERSONAL / folder_of(client.client_id), client.flat.layout, span)
 
     def latest(self, until_round: int) -> PersonalModel | None:
-        """Return the client's own model as it was after `until_round`, None if it had none yet.
+        """Return the newest personal model of `until_round` or before, None if there is none.
 
-        A version that is damaged, or of another model, is passed over, with a warning.
+        A file that is damaged or belongs to another model is skipped with a warning.
         """
         for number in reversed(self._rounds()):
             if number > until_round:
                 continue
             try:
                 return self._read(number)
-            except Exception as error:  # a damaged archive trips its readers in many ways
+            except Exception as error:  # a damaged archive raises many kinds of errors
                 path = self._path(number)
-                logger.warning("%s cannot be used (%s); going back to the one before", path, error)
+                logger.warning("%s cannot be used (%s); the file before it is used", path, error)
         return None
 
     def _read(self, number: int) -> PersonalModel:
@@ -104,14 +105,14 @@ class PersonalStore:
         if weights.shape != (self.layout.size,) or buffers != {
             name: (value.shape, value.dtype.name) for name, value in values.items()
         }:
-            raise ClientError("it is of another model")
+            raise ClientError("it belongs to another model")
         return PersonalModel(number, weights, values)
 
     def save(self, model: PersonalModel) -> None:
-        """Keep the client's own model as it is after `model.round`.
+        """Save the personal model and delete the files that are no longer needed.
 
         Raises:
-            ClientError: the disk refuses it.
+            ClientError: the file cannot be written.
         """
         try:
             for number in self._rounds():
@@ -120,18 +121,18 @@ class PersonalStore:
             with atomic_write(self._path(model.round)) as file:
                 np.savez(file, allow_pickle=False, **{WEIGHTS: model.weights, **model.buffers})
             old = [number for number in self._rounds() if number < model.round - self.span]
-            for number in old[:-1]:  # the newest of the old ones is where a resumed run begins
+            for number in old[:-1]:  # a resumed run may begin at the newest of them
                 self._path(number).unlink(missing_ok=True)
-            for partial in self.folder.glob(".*.partial"):  # of a process that was killed
-                with suppress(FileNotFoundError):  # or of another, which has just finished
+            for partial in self.folder.glob(".*.partial"):  # left by a process that was killed
+                with suppress(FileNotFoundError):  # another process has just renamed it
                     if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
                         partial.unlink()
         except OSError as error:
-            raise ClientError(f"this client's own model cannot be kept: {error}") from error
+            raise ClientError(f"the personal model cannot be saved: {error}") from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:06d}.npz"
 
     def _rounds(self) -> list[int]:
-        found = (VERSION.fullmatch(path.name) for path in self.folder.glob("round-*.npz"))
-        return sorted(int(version[1]) for version in found if version)
+        matches = (VERSION.fullmatch(path.name) for path in self.folder.glob("round-*.npz"))
+        return sorted(int(match[1]) for match in matches if match)

@@ -29,12 +29,12 @@ AUTOCAST = {"float32": None, "bfloat16": torch.bfloat16}  # by train.precision
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What local training did.
+    """The result of a local training.
 
     Attributes:
-        steps: optimiser steps K really taken.
+        steps: number K of optimiser steps taken.
         lr_sum: sum of their learning rates.
-        examples: samples that were used at least once.
+        examples: number of samples used at least once.
         loss: mean mini-batch loss, weighted by batch size.
     """
 
@@ -55,16 +55,16 @@ def train(
     seed: int,
     path: tuple[int | str, ...],
 ) -> TrainingResult:
-    """Run plan.epochs of SGD from the weights that `flat` holds, in place.
+    """Run plan.epochs epochs of SGD in place, from the weights that `flat` holds.
 
-    Each step is w <- w - lr * (gradient + shift on the block + pull * (w - anchor)); momentum
-    works outside the block alone. A rule with `full_batch` replaces all of them by one step on
-    one batch of all samples.
+    Each step is w <- w - lr * (gradient + shift on the block + proximal_weight * (w - anchor)).
+    Momentum works outside the block only. With `rule.full_batch` there is one step, on one batch
+    of all samples.
 
     Args:
-        flat: model, loaded with the weights received.
+        flat: the model, loaded with the received weights.
         data: the data set.
-        indices: this client's training samples.
+        indices: this client's training samples, int64 [n].
         plan: epochs, batch size and so on.
         rule: what the method adds.
         lr: the learning rate, or a function of the step's number from 0.
@@ -72,26 +72,23 @@ def train(
         path: address of this training, normally (round, client).
 
     Returns:
-        The counted steps; 0 of them when there is nothing to train on.
+        The result, with 0 steps if there are no samples.
 
     Raises:
-        ClientError: the loss is not finite; the model is then not to be used.
+        ClientError: the loss is not finite. The model must not be used.
     """
     if rule.full_batch:
         plan = replace(plan, epochs=1, batch_size=max(len(indices), 1))
-    norms = [m for m in flat.model.modules() if isinstance(m, BATCH_NORMS)]
     is_single = len(indices) == 1 or plan.batch_size == 1
-    flat.model.train()
-    for norm in norms:  # a single sample has no statistics: the running ones are used
-        norm.train(not is_single)
+    has_norms = _set_training_mode(flat, batch_statistics=not is_single)
     flat.generator.manual_seed(address(seed, "dropout", *path) % 2**63)
-    spans = batch_slices(
+    slices = batch_slices(
         len(indices),
         plan.batch_size,
         drop_last=plan.drop_last,
-        no_single=bool(norms) and plan.batch_size > 1,
+        no_single=has_norms and plan.batch_size > 1,
     )
-    training_batches = TrainingBatches(data, indices, spans, flat.device, plan.augment, seed, path)
+    batches = TrainingBatches(data, indices, slices, flat.device, plan.augment, seed, path)
     compute_gradient: ComputeGradient = partial(
         _compute_gradient, flat, data, AUTOCAST[plan.precision]
     )
@@ -99,42 +96,57 @@ def train(
         key = (plan.precision, is_single, data.mean, data.std)
         compute_gradient = with_cuda_graph(flat, compute_gradient, plan.batch_size, *key)
     optimiser = _Optimiser(flat, plan, rule)
-    rates = [lr(k) if callable(lr) else lr for k in range(plan.epochs * len(spans))]
+    rates = [lr(k) if callable(lr) else lr for k in range(plan.epochs * len(slices))]
     losses = torch.zeros(len(rates), device=flat.device)
-    steps = chain.from_iterable(map(training_batches.epoch, range(plan.epochs)))
-    for step, (pixels, labels) in enumerate(steps):
-        losses[step] = compute_gradient(pixels, labels)
+    steps = chain.from_iterable(map(batches.epoch, range(plan.epochs)))
+    for step, (images, labels) in enumerate(steps):
+        losses[step] = compute_gradient(images, labels)
         optimiser.step(rates[step])
-    sizes = [span.stop - span.start for span in spans] * plan.epochs
+    sizes = [batch.stop - batch.start for batch in slices] * plan.epochs
     mean = _mean_loss(losses.tolist(), sizes, rates)
-    return TrainingResult(len(rates), fsum(rates), training_batches.examples(plan.epochs), mean)
+    return TrainingResult(len(rates), fsum(rates), batches.examples(plan.epochs), mean)
+
+
+def _set_training_mode(flat: FlatModel, *, batch_statistics: bool) -> bool:
+    """Set the model to training mode; return whether it has batch normalisation.
+
+    Without `batch_statistics` batch normalisation uses its running statistics, because a single
+    sample has no variance.
+    """
+    flat.model.train()
+    norms = [m for m in flat.model.modules() if isinstance(m, BATCH_NORMS)]
+    for norm in norms:
+        norm.train(batch_statistics)
+    return bool(norms)
 
 
 def _compute_gradient(
-    flat: FlatModel, data: Dataset, dtype: torch.dtype | None, pixels: Tensor, labels: Tensor
+    flat: FlatModel, data: Dataset, dtype: torch.dtype | None, images: Tensor, labels: Tensor
 ) -> Tensor:
-    """Leave the gradient of a batch's mean loss in `flat.gradient`; return the loss, not looked at.
+    """Write the gradient of the mean loss to `flat.gradient`; return the loss as a tensor.
 
     Args:
         flat: the model.
-        data: says how pictures are normalised.
-        dtype: of convolutions and products; None for that of the weights.
-        pixels: uint8 [b, c, h, w].
+        data: the data set, for its mean and standard deviation.
+        dtype: precision of convolutions and matrix products. None keeps the weights' precision.
+        images: uint8 [b, c, h, w].
         labels: int64 [b].
     """
     flat.gradient.zero_()
     with torch.autocast(flat.device.type, dtype, enabled=dtype is not None, cache_enabled=False):
-        logits = flat.outputs(normalise(pixels, data.mean, data.std))
+        logits = flat.outputs(normalise(images, data.mean, data.std))
     loss = cross_entropy(logits.to(flat.weights.dtype), labels)
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
 
 def _mean_loss(losses: list[float], sizes: list[int], rates: list[float]) -> float:
-    """Return the mean over samples, from the means of the batches.
+    """Return the mean loss over samples, from the mean losses of the batches.
 
-    The losses are looked at here, all at once and not after each step: a look makes the device
-    wait for the host.
+    The losses are checked here once, because reading a value after each step would stall the GPU.
+
+    Raises:
+        ClientError: a loss is not finite.
     """
     for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=1):
         if not isfinite(loss):
@@ -145,7 +157,7 @@ def _mean_loss(losses: list[float], sizes: list[int], rates: list[float]) -> flo
 
 
 class _Optimiser:
-    """SGD on the flat vector with what the method adds."""
+    """SGD on the flat vector, with the terms that the method adds."""
 
     def __init__(self, flat: FlatModel, plan: TrainConfig, rule: LocalRule) -> None:
         self.flat, self.rule = flat, rule

@@ -1,9 +1,8 @@
-"""What a client process of a real node does about itself: it ends when it hangs, it says how long
-it took to start.
+"""End a client process that hangs, and measure how long a client process took to start.
 
-Flower gives a node one message at a time, and a ClientApp that hangs blocks its node for good. In
-deployment every message has a process of its own, so that ending it is safe; in simulation and in
-one process with others it would not be. The node config's "watchdog" tells which it is.
+Flower sends a node one message at a time, so a ClientApp that hangs blocks its node forever. In a
+deployment every message has its own process, and ending that process is safe. In simulation it is
+not. The key "watchdog" of the node config tells them apart.
 """
 
 import logging
@@ -20,7 +19,7 @@ HUNG = 75  # exit code
 
 
 class Watchdog:
-    """Ends this process when nobody waits for its reply any more."""
+    """Ends this process when the server no longer waits for its reply."""
 
     def __init__(self, seconds: float | None) -> None:
         self.on = seconds is not None
@@ -30,26 +29,26 @@ class Watchdog:
             self._timer.start()
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any], patience: float | None) -> Self:
-        """Return the guard of one message; it sleeps unless the process is this client's own.
+    def of(cls, node_config: Mapping[str, Any], timeout: float | None) -> Self:
+        """Return the watchdog of one message. It is off if other clients share the process.
 
         Args:
-            node_config: what the node was started with.
-            patience: seconds that the server waits, None if it does not say.
+            node_config: the config that the node was started with.
+            timeout: seconds that the server waits, None if unknown.
         """
-        if patience is None or not node_config.get(WATCHDOG):
+        if timeout is None or not node_config.get(WATCHDOG):
             return cls(None)
-        return cls(patience + MARGIN_SECONDS)
+        return cls(timeout + MARGIN_SECONDS)
 
     def cancel(self) -> None:
-        """The reply is ready."""
+        """Stop the watchdog, because the reply is ready."""
         if self.on:
             self._timer.cancel()
 
 
 def _end(seconds: float) -> None:
     logger.critical(
-        "no reply within %.0f s; the server waits no longer: this process ends", seconds
+        "no reply within %.0f s: the server no longer waits, so this process ends", seconds
     )
     for handler in logger.handlers:
         handler.flush()
@@ -57,8 +56,8 @@ def _end(seconds: float) -> None:
 
 
 def seconds_since_start() -> float:
-    """Return how long ago this process was started."""
+    """Return the seconds since this process was started."""
     import psutil
 
-    begun: float = psutil.Process().create_time()
-    return max(0.0, time.time() - begun)
+    started: float = psutil.Process().create_time()
+    return max(0.0, time.time() - started)

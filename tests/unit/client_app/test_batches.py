@@ -14,9 +14,9 @@ from common.rng import stream
 from tests.builders import pictures
 
 DATA = pictures(60)
-FEED = TrainingBatches(
+BATCHES = TrainingBatches(
     data=DATA, indices=np.arange(5, 38),
-    spans=batch_slices(33, 8, drop_last=False, no_single=False),
+    slices=batch_slices(33, 8, drop_last=False, no_single=False),
     device=torch.device("cpu"), augment=False, seed=1, path=(2, "0"),
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ def test_an_epoch_is_every_sample_once_in_batches(
 def test_an_epoch_shows_each_sample_once_with_its_label_in_another_order_than_the_last() -> None:
     orders = []
     for number in (0, 1):
-        pixels, labels = map(torch.cat, zip(*FEED.epoch(number), strict=True))
+        pixels, labels = map(torch.cat, zip(*BATCHES.epoch(number), strict=True))
         rows = {row.tobytes(): k for k, row in enumerate(DATA.images)}
         order = [rows[row.numpy().tobytes()] for row in pixels]
         assert sorted(order) == list(range(5, 38))
@@ -60,9 +60,9 @@ def test_the_pieces_in_which_an_epoch_comes_change_nothing(
     augmented: bool, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor do draws depend on them: a step's augmentation has the step's address."""
-    shown = replace(FEED, augment=augmented)
+    shown = replace(BATCHES, augment=augmented)
     whole = list(shown.epoch(1))
-    monkeypatch.setattr(batches_module, "PIECE", piece)
+    monkeypatch.setattr(batches_module, "CHUNK_BYTES", piece)
     pieces = list(shown._pieces())
     assert len(pieces) == {1: 5, 16 * 16: 3, 16 * 24: 2}[piece]
     cut = list(shown.epoch(1))
@@ -72,15 +72,15 @@ def test_the_pieces_in_which_an_epoch_comes_change_nothing(
 
 
 def test_a_steps_augmentation_is_drawn_from_its_number_in_the_training() -> None:
-    plain, shown = list(FEED.epoch(1)), list(replace(FEED, augment=True).epoch(1))
+    plain, shown = list(BATCHES.epoch(1)), list(replace(BATCHES, augment=True).epoch(1))
     draws = RandomCrops.draw(8, stream(1, "augment", 2, "0", 5 + 2))  # five steps an epoch
     assert torch.equal(shown[2][0], augment(plain[2][0], draws, flip=DATA.flip))
 
 
 @pytest.mark.parametrize(("epochs", "seen"), [(1, 24), (2, 30), (20, 33)])
 def test_examples_are_those_that_some_epoch_reached(epochs: int, seen: int) -> None:
-    short = replace(FEED, spans=batch_slices(33, 12, drop_last=True, no_single=False))
+    short = replace(BATCHES, slices=batch_slices(33, 12, drop_last=True, no_single=False))
     rows = {row.numpy().tobytes() for k in range(epochs) for x, _ in short.epoch(k) for row in x}
     assert short.examples(epochs) == len(rows) == seen
-    assert FEED.examples(epochs) == 33
-    assert replace(FEED, spans=[]).examples(epochs) == 0
+    assert BATCHES.examples(epochs) == 33
+    assert replace(BATCHES, slices=[]).examples(epochs) == 0

@@ -60,7 +60,7 @@ def test_a_capture_draws_nothing_and_counts_no_batch(no_cuda: None) -> None:
             captured = CapturedStep(flat, compute_gradient, *BATCHES[0])
             assert captured.graph.generator is flat.generator
             captured.graph.replay = lambda c=captured, f=compute_gradient: c.loss.copy_(
-                f(c.pixels, c.labels)
+                f(c.images, c.labels)
             )
             compute_gradient = captured
         losses = [compute_gradient(*batch).item() for batch in BATCHES]

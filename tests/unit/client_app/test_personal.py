@@ -135,7 +135,7 @@ def test_any_name_has_a_folder_that_can_be_made(tmp_path: Path, client: str) -> 
 
 def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ClientError, match="own model cannot be kept"):
+    with pytest.raises(ClientError, match="own model cannot be saved"):
         PersonalStore(tmp_path / "file" / "below", LAYOUT, span=10).save(kept(1))
 
 
@@ -286,4 +286,4 @@ def test_an_own_model_that_diverges_starts_again_as_the_one_received(
     assert np.isfinite(reply.weights).all()
     assert_same(own(context).weights, weights)
     assert own(context).round == 2
-    assert "starts again as the one received" in caplog.text
+    assert "is replaced by the global model" in caplog.text
