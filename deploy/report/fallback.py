@@ -1,4 +1,4 @@
-"""What one run breaks is told in its place, and the report of all the others stays."""
+"""An error in one part of a report leaves the other parts as they are."""
 
 import logging
 from collections.abc import Callable
@@ -9,29 +9,29 @@ from common.errors import FedError
 logger = logging.getLogger("fedkeel")
 T = TypeVar("T")
 
-LONGEST = 200  # signs of a reason
+LONGEST = 200  # characters of an error message
 
 
 def with_fallback(
     name: str,
     make: Callable[[], T],
-    instead: Callable[[str], T],
-    passing: tuple[type[Exception], ...] = (),
+    fallback: Callable[[str], T],
+    reraise: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Return what `make` makes, or what stands in its place where it fails; the log tells it too.
+    """Return the result of `make`, or of `fallback` if `make` raises. The error is also logged.
 
     Args:
-        name: of the part of the report, for the sentence "NAME cannot be drawn: reason".
-        make: makes that part of what lies in runs; whatever it raises is told.
-        instead: makes the part of that sentence.
-        passing: errors that are not the runs' and go on to the caller.
+        name: of the part of the report, for the message "NAME cannot be drawn: reason".
+        make: returns the part.
+        fallback: returns the replacement for that message.
+        reraise: errors that are passed on to the caller.
     """
     try:
         return make()
-    except passing:
+    except reraise:
         raise
     except Exception as error:
         kind = "" if isinstance(error, FedError) else f"{type(error).__name__}: "
-        sentence = f"{name} cannot be drawn: {kind}{error!s:.{LONGEST}}"
-        logger.warning("%s", sentence)
-        return instead(sentence)
+        message = f"{name} cannot be drawn: {kind}{error!s:.{LONGEST}}"
+        logger.warning("%s", message)
+        return fallback(message)

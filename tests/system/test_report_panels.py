@@ -22,7 +22,8 @@ from common.types import Vector
 from tests.browser import View, on_circle, opened
 from tests.builders import EXACT, LR, cohort_of, compass, layout_of_size
 
-ASSETS = Path(deploy.report.html.__file__).parent / "assets"
+HTML = Path(deploy.report.html.__file__).parent
+ASSETS, TEMPLATES = HTML / "assets", HTML / "templates"
 PAGE, AGREEING, TWO = (10, 45, 155), (35, 60, 85), (20, 150, 165)  # the examples, in degrees
 
 
@@ -30,7 +31,7 @@ PAGE, AGREEING, TWO = (10, 45, 155), (35, 60, 85), (20, 150, 165)  # the example
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with the panels and nothing else."""
     path = tmp_path_factory.mktemp("page") / "panels.html"
-    path.write_text(document((ASSETS / "panels.html").read_text()))
+    path.write_text(document((TEMPLATES / "panels.html").read_text()))
     return path
 
 

@@ -39,7 +39,7 @@ def write_figures(study: Study, folder: Path, prefix: str = "") -> list[Path]:
     paths: list[Path] = []
     for picture in FIGURES:
         write = partial(_write, study, picture, folder / f"{prefix}{picture.name}")
-        paths += with_fallback(picture.title, write, lambda _: [], passing=(OSError,))
+        paths += with_fallback(picture.title, write, lambda _: [], reraise=(OSError,))
     return paths
 
 

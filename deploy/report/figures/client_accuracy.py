@@ -20,7 +20,15 @@ from deploy.report.figures.style import (
     series_of,
     write,
 )
-from deploy.report.metrics import OfFairness, evaluations, final, mean, served, spread, worst10
+from deploy.report.metrics import (
+    OfFairness,
+    client_accuracies,
+    evaluations,
+    final,
+    mean,
+    spread,
+    worst10,
+)
 from deploy.report.run_groups import Study
 
 if TYPE_CHECKING:
@@ -30,7 +38,10 @@ if TYPE_CHECKING:
 
 def distribution(study: Study) -> "Figure | None":
     """Draw every client's accuracy at the end, from worst to best; the mean over seeds by rank."""
-    shown = [(each, by_rank(list(served(each.family).values()))) for each in coloured_series(study)]
+    shown = [
+        (each, by_rank(list(client_accuracies(each.family).values())))
+        for each in coloured_series(study)
+    ]
     shown = [(each, heights) for each, heights in shown if heights]
     if not shown:
         return None

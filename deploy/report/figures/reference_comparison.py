@@ -43,7 +43,7 @@ def target(study: Study) -> "Figure | None":
         axes.barh(place, value.round or total, height=0.58, linewidth=0,
                   color=style.colour if value.round else LINE,
                   alpha=0.3 if style.faint else 0.85)  # fmt: skip
-        said = f"{value.round}  ({value.how_soon})" if value.round else "not reached"
+        said = f"{value.round}  ({value.speedup_text})" if value.round else "not reached"
         write(axes, (value.round or 0) + total * 0.015, place, said, va="center", color=INK)
     named(axes.yaxis, [name_of(family) for family, _ in rows], 24)
     axes.invert_yaxis()

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
-from deploy.report.html.elements import printable
+from common.io.text import printable
 from deploy.report.metrics import (
     OfFairness,
     evaluated,
     final,
-    foremost,
     mean,
     name_of,
     reference,
+    representative,
     worst10,
 )
 from deploy.report.run_groups import Family, Study
@@ -139,7 +139,7 @@ def _leaders(study: Study, families: Sequence[Family]) -> list[Family]:
     groups: dict[tuple[str, bool], list[Family]] = {}
     for family in families:
         groups.setdefault((family.method or family.label, family.personal), []).append(family)
-    leaders = [leader for leader in map(foremost, groups.values()) if leader]
+    leaders = [leader for leader in map(representative, groups.values()) if leader]
     leaders.sort(key=lambda family: -getattr(final(family, mean), "mean", 0.0))
     base = reference(study)
     first = [base] if base else []

@@ -9,8 +9,8 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
 
+from common.io.text import printable
 from deploy.report.figures.style import INK, MUTED, PAPER, SMALL, TOKENS
-from deploy.report.html.elements import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,6 @@
-"""What the diagnostics of a study say in words, and what to be careful about in them."""
+"""Tables of the diagnostics: drift, FedPCD's descent theorem, prediction sets."""
+
+from collections.abc import Sequence
 
 from common.conformal.prediction_sets import SCORES
 from common.statistics import SeedSummary
@@ -10,106 +12,108 @@ from deploy.report.diagnostic_values import (
     table_in,
 )
 from deploy.report.figures.style import coloured_series
-from deploy.report.html.elements import Html, join, table, tag
+from deploy.report.html.parts import Cell, Remark, TableData, cells, percent
 from deploy.report.metrics import name_of, reference
 from deploy.report.run_groups import Family, Study
 from deploy.report.set_coverage import SetCoverage, chosen, conformal_by_seed, first_choice
 
+NOTHING = Cell("-")
 
-def of_rounds(study: Study) -> Html:
-    """Return what the diagnosed rounds say: drift against the reference, the theorem's premises."""
+
+def drift_and_theorem(study: Study) -> Remark:
+    """Return each family's drift against the reference, and how often the theorem applied."""
     base = reference(study)
-    families = [each.family for each in coloured_series(study) if not each.family.personal]
     rows = []
-    for family in families:
-        less, more = _drift(family, base) if base and family is not base else ("-", "-")
-        verdict = _theorem(family)
-        if (less, more, verdict) != ("-", "-", "-"):
-            rows.append([name_of(family), less, more, verdict])
-    return table(
-        ["", f"less drift than {name_of(base)} in" if base else "less drift in", "more in",
+    for family in [each.family for each in coloured_series(study) if not each.family.personal]:
+        lower, higher = NOTHING, NOTHING
+        if base and family is not base:
+            lower, higher = _compared_drift(family, base)
+        theorem = _theorem(family)
+        if (lower, higher, theorem) != (NOTHING, NOTHING, NOTHING):
+            rows.append(cells(name_of(family), lower, higher, theorem))
+    table = TableData(
+        ["", f"less drift than {name_of(base)} in" if base else "less drift in", "more drift in",
          "FedPCD's descent theorem"],
         rows,
-        "Drift diversity on average over the diagnosed rounds, the reference's first. The theorem "
-        "needs all clients, whole batches, no history, and steps that agree with all gradients.",
-        kind="words",
+        "Mean drift diversity over the diagnosed rounds, first of the reference, then of the "
+        "method. The theorem needs all clients, full batches, no history, and a step that agrees "
+        "with all gradients.",
+        look="words",
     )  # fmt: skip
+    return Remark(table=table)
 
 
-def _drift(family: Family, base: Family) -> tuple[str, str]:
-    """The layers whose drift is lower and higher than the reference's, over all rounds."""
-    ours, theirs = _layers(family), _layers(base)
+def _compared_drift(family: Family, base: Family) -> tuple[Cell, Cell]:
+    """Return the layers with less drift than the reference, and those with more."""
+    ours, theirs = _drift_by_layer(family), _drift_by_layer(base)
     shared = [name for name in ours if name in theirs]
     distinct = [name for name in shared if f"{ours[name]:.2f}" != f"{theirs[name]:.2f}"]
     less = [name for name in distinct if ours[name] < theirs[name]]
     more = [name for name in distinct if ours[name] > theirs[name]]
-    told = [
-        ", ".join(f"{name} ({theirs[name]:.2f} to {ours[name]:.2f})" for name in names) or "-"
-        for names in (less, more)
-    ]
-    return told[0], told[1]
+
+    def listed(names: Sequence[str]) -> Cell:
+        changes = [f"{name} ({theirs[name]:.2f} to {ours[name]:.2f})" for name in names]
+        return Cell(", ".join(changes)) if changes else NOTHING
+
+    return listed(less), listed(more)
 
 
-def _layers(family: Family) -> dict[str, float]:
-    """The mean over rounds and seeds of each layer's drift diversity, where it is finite."""
-    found = last_diagnosed(family, "drift")
-    names = [name for each in found for name in table_in(each, "drift", "layers")]
+def _drift_by_layer(family: Family) -> dict[str, float]:
+    """Return the mean over rounds and seeds of each layer's drift diversity, where finite."""
+    last = last_diagnosed(family, "drift")
+    names = [name for diagnostics in last for name in table_in(diagnostics, "drift", "layers")]
     means = {n: mean_over_rounds(family, "drift", "layers", n) for n in dict.fromkeys(names)}
     return {name: value.mean for name, value in means.items() if value}
 
 
-def _theorem(family: Family) -> str | Html:
-    """Say in how many diagnosed rounds the premises of FedPCD's descent theorem held."""
-    rounds = [each["theorem"] for run in family.runs for _, each in diagnosed(run, "theorem")]
-    found = [each for each in rounds if isinstance(each.get("applies"), bool)]
-    if not found:
-        return "-"
-    held = sum(one["applies"] for one in found)
-    text = f"applies in {held} of {len(found)} rounds"
-    reasons = at(found[-1], "why_not")
-    told = isinstance(reasons, list) and not found[-1]["applies"]
-    why = "; ".join(map(str, reasons)) if told else ""
-    return join([text, tag("small", f"at last: {why}") if why else ""])
+def _theorem(family: Family) -> Cell:
+    """Return the number of diagnosed rounds in which FedPCD's descent theorem applied."""
+    tables = [each["theorem"] for run in family.runs for _, each in diagnosed(run, "theorem")]
+    tables = [table for table in tables if isinstance(table.get("applies"), bool)]
+    if not tables:
+        return NOTHING
+    count, last = sum(table["applies"] for table in tables), tables[-1]
+    reasons = at(last, "why_not")
+    why = "; ".join(map(str, reasons)) if isinstance(reasons, list) and not last["applies"] else ""
+    text = f"applied in {count} of {len(tables)} rounds"
+    return Cell(text, small=f"last round: {why}" if why else "")
 
 
-def of_sets(study: Study) -> Html:
-    """Return what the sets cover and how large they are, and what must be known of them."""
-    said: list[Html] = []
+def prediction_sets(study: Study) -> Remark:
+    """Return coverage and size of the prediction sets, and the warnings about them."""
+    warnings: list[str] = []
     rows = []
     levels = set()
     for each in coloured_series(study):
-        found = list(conformal_by_seed(each.family).values())
-        warned = dict.fromkeys(text for sets in found for text in sets.warnings)
-        said += [tag("li", f"{each.name}: {text}") for text in warned]
-        at_level = [chosen(found, score) for score in SCORES]
+        by_seed = list(conformal_by_seed(each.family).values())
+        texts = dict.fromkeys(text for sets in by_seed for text in sets.warnings)
+        warnings += [f"{each.name}: {text}" for text in texts]
+        at_level = [chosen(by_seed, score) for score in SCORES]
         if any(at_level):
-            alone = first_choice(found)
-            rows.append([each.name, _share(alone), *(_set(one) for one in at_level), len(found)])
+            top1 = _share(first_choice(by_seed))
+            sets = [_coverage_and_size(one) for one in at_level]
+            rows.append(cells(each.name, top1, *sets, len(by_seed)))
             levels |= {one.miscoverage for one in at_level if one}
     promised = ", ".join(f"{100 * (1 - level):g} %" for level in sorted(levels))
-    return join(
-        [
-            tag("ul", *said, class_="warnings") if said else "",
-            table(
-                ["method", "first choice alone", *(s.upper() for s in SCORES), "seeds"],
-                rows,
-                f"Sets for a promise of {promised}: how often they hold the true label of a test "
-                "sample, and labels in a set; the range over the seeds below.",
-            ),
-        ]
+    table = TableData(
+        ["method", "top-1 accuracy", *(score.upper() for score in SCORES), "seeds"],
+        rows,
+        f"Prediction sets with a promised coverage of {promised}: coverage of the test samples, "
+        "and mean number of labels in a set. Below it: the range over the seeds.",
     )
+    return Remark(warnings=warnings, table=table)
 
 
-def _share(value: SeedSummary | None) -> Html | str:
-    return f"{100 * value.mean:.1f} %" if value else "-"
+def _share(value: SeedSummary | None) -> str:
+    return percent(value.mean) if value else "-"
 
 
-def _set(one: SetCoverage | None) -> Html | str:
-    if one is None:
-        return "-"
-    text = f"{100 * one.coverage.mean:.1f} %, {one.size.mean:.2f} labels"
-    if one.coverage.seeds < 2:
-        return text
-    low, high = 100 * one.coverage.low, 100 * one.coverage.high
-    ends = f"{low:.1f} to {high:.1f}, {one.size.low:.2f} to {one.size.high:.2f}"
-    return join([text, tag("small", ends)])
+def _coverage_and_size(sets: SetCoverage | None) -> Cell:
+    if sets is None:
+        return NOTHING
+    text = f"{percent(sets.coverage.mean)}, {sets.size.mean:.2f} labels"
+    if sets.coverage.seeds < 2:
+        return Cell(text)
+    low, high = 100 * sets.coverage.low, 100 * sets.coverage.high
+    ends = f"{low:.1f} to {high:.1f}, {sets.size.low:.2f} to {sets.size.high:.2f}"
+    return Cell(text, small=ends)

@@ -49,7 +49,7 @@ def test_no_shape_stops_a_figure_or_a_remark(found: dict[str, Any], alone: bool)
     (study,) = group_runs([RunData("x", (records[0], replace(last, diagnostics=told)))])
     for figure in (draw(study) for draw in DRAWN):
         assert figure is None or svg_text(figure)
-    diagnostic_tables.of_rounds(study)
+    diagnostic_tables.drift_and_theorem(study)
 
 
 def test_what_is_sound_beside_what_is_odd_is_still_there() -> None:

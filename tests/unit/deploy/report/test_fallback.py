@@ -10,9 +10,9 @@ from common.errors import DataError
 from deploy.report import figures, report_json
 from deploy.report.fallback import with_fallback
 from deploy.report.figures import FIGURES, write_figures
-from deploy.report.html import page, study_tables
-from deploy.report.html.elements import Html
+from deploy.report.html import page, study_tables, study_view
 from deploy.report.html.page import render
+from deploy.report.html.study_view import FigureGroup
 from deploy.report.run_groups import Study, group_runs
 from tests.unit.deploy.report.test_figures import made_up
 from tests.unit.deploy.report.test_page import EVIL, Reader
@@ -42,7 +42,7 @@ def test_a_figure_that_fails_is_named_in_its_place(
 
 
 def test_a_table_that_fails_is_named_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_tables, "differences", broken)
+    monkeypatch.setattr(study_tables, "difference_table", broken)
     text = Reader(render(RUNS)).text
     assert f"Difference to the reference {SAID}: ValueError" in text
     assert text.count(SAID) == 1
@@ -50,12 +50,12 @@ def test_a_table_that_fails_is_named_in_its_place(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_study_that_fails_whole_is_named_with_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = page._groups
+    whole = study_view.figure_groups
 
-    def groups(study: Study, place: int, pictures: object) -> list[Html]:
-        return broken(study) if place == 1 else whole(study, place, FIGURES[:1])
+    def groups(study: Study, number: int, specs: object) -> list[FigureGroup]:
+        return broken(study) if number == 1 else whole(study, number, FIGURES[:1])
 
-    monkeypatch.setattr(page, "_groups", groups)
+    monkeypatch.setattr(study_view, "figure_groups", groups)
     runs = [replace(run, config={"model": run.label}) for run in RUNS]
     text = Reader(render(runs)).text
     assert f"model=one {SAID}: ValueError" in text
@@ -97,4 +97,4 @@ def test_our_own_reasons_are_told_as_they_are_and_errors_that_pass_go_on() -> No
     assert with_fallback("It", lost, str) == f"It {SAID}: no data"
     assert with_fallback("It", full, str) == f"It {SAID}: OSError: disk full"
     with pytest.raises(OSError, match="disk full"):
-        with_fallback("It", full, str, passing=(OSError,))
+        with_fallback("It", full, str, reraise=(OSError,))

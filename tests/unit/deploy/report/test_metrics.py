@@ -47,7 +47,7 @@ FLAT = {10: (10, 10), 20: (10, 10), 40: (10, 10)}
 
 def reached(found: Study) -> dict[str, tuple[int | None, int | None, str]]:
     return {
-        metrics.name_of(family): (value.round, value.base, value.how_soon)
+        metrics.name_of(family): (value.round, value.base, value.speedup_text)
         for family, value in metrics.reached(found)
     }
 
@@ -59,7 +59,7 @@ def test_without_a_target_it_is_where_the_reference_ends_and_its_rounds_count() 
         "fedpcd": (10, 40, "4.0x"),
         "afl": (None, 40, ""),
     }
-    assert metrics.goal(found) == "60.0 %, the end of fedavg"
+    assert metrics.goal(found) == "60.0 %, the final accuracy of fedavg"
 
 
 def test_with_a_target_both_are_counted_to_it() -> None:
@@ -102,7 +102,10 @@ def test_a_family_ends_at_the_last_round_that_all_its_seeds_evaluated() -> None:
     worst = metrics.final(family, metrics.worst10)
     assert worst is not None
     assert worst.mean == pytest.approx(0.35)
-    assert metrics.served(family) == {1: {"c0": 0.3, "c1": 0.5}, 2: {"c0": 0.4, "c1": 0.6}}
+    assert metrics.client_accuracies(family) == {
+        1: {"c0": 0.3, "c1": 0.5},
+        2: {"c0": 0.4, "c1": 0.6},
+    }
 
 
 def test_a_seed_without_an_evaluation_does_not_count() -> None:

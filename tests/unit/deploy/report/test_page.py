@@ -7,6 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
 from common.config import parse
 from common.errors import ConfigError
@@ -15,8 +17,8 @@ from common.runs.outcome import Outcome, write_outcome
 from common.runs.records import RECORDS, Recorder
 from deploy.report.figures import FIGURES
 from deploy.report.html import page
-from deploy.report.html.elements import html, table, tag
 from deploy.report.html.page import render
+from deploy.report.html.parts import Cell, Part, TableData, cells
 from deploy.report.report_files import write_report
 from deploy.report.run_data import RunData
 from server_app.run_dir.run_dir import RunDir
@@ -110,8 +112,14 @@ def test_the_same_runs_give_the_same_bytes() -> None:
 def test_it_says_who_is_best_by_how_much_and_how_soon(report: Reader) -> None:
     assert "fedavg" in report.text
     assert re.search(r"mean accuracy \d+\.\d % fedpcd \+\d+\.\d points to fedavg", report.text)
-    assert re.search(r"soonest where fedavg ends round \d fedpcd of 4: \d\.\dx", report.text)
-    for title in ("Difference to the reference", "Clients that are served worst", "Exact settings"):
+    assert re.search(
+        r"fastest to the final accuracy of fedavg round \d fedpcd of 4 rounds, \d\.\dx", report.text
+    )
+    for title in (
+        "Difference to the reference",
+        "Clients with the lowest accuracy",
+        "Exact settings",
+    ):
         assert title in report.text
 
 
@@ -160,7 +168,7 @@ def test_a_run_that_failed_or_goes_on_is_told(tmp_path: Path) -> None:
     write_report([tmp_path], tmp_path / "r.html")
     text = Reader((tmp_path / "r.html").read_text()).text
     assert "failed after round 3: <no> clients" in text
-    assert "1 not at the end (the last at round 3 of 9)" in text
+    assert "1 not finished (the slowest is at round 3 of 9)" in text
 
 
 def test_many_studies_have_their_tables_and_two_figures_each(
@@ -214,13 +222,27 @@ def test_a_page_cannot_be_a_folder_nor_its_figures_go_to_a_file(tmp_path: Path) 
     assert not (tmp_path / "r.html").exists()
 
 
-def test_html_is_escaped_once_and_text_always() -> None:
-    assert html("<a&>") == "&lt;a&amp;&gt;"
-    assert html(tag("b", "<")) == "<b>&lt;</b>"
-    assert tag("i", class_='"x"') == '<i class="&quot;x&quot;"></i>'
-    assert table(["a"], []) == ""
-    assert "<td>&lt;</td>" in table(["a", "b"], [["x", "<"]])
-    assert html("a\x00\ud800\nb") == "a\ufffd\ufffd b"
+def rendered(template: str, **values: object) -> str:
+    return page.environment().from_string(template).render(**values)
+
+
+def test_values_are_printable_and_escaped_once() -> None:
+    assert rendered("{{ x }}", x="<a&>") == "&lt;a&amp;&gt;"
+    assert rendered("<b>{{ x }}</b>", x=Markup("<i>")) == "<b><i></b>"
+    assert rendered('<i class="{{ x }}">', x='"x"') == '<i class="&#34;x&#34;">'
+    assert rendered("{{ x }}", x="a\x00\ud800\nb") == "a\ufffd\ufffd b"
+    with pytest.raises(UndefinedError):
+        rendered("{{ x }}")
+
+
+def test_table_cells_are_escaped_and_a_table_without_rows_is_left_out() -> None:
+    macros = '{% from "macros.html" import titled_table %}{{ titled_table("T", made) }}'
+    table = TableData(["a", "b"], [cells("x", Cell("<", "b", small="&", swatch=2))])
+    text = rendered(macros, made=Part(table))
+    assert '<th scope="row">x</th>' in text
+    assert '<td><i class="swatch swatch-2"></i><b>&lt;</b><small>&amp;</small></td>' in text
+    assert rendered(macros, made=Part(TableData(["a"], []))).strip() == ""
+    assert '<p class="note">why</p>' in rendered(macros, made=Part(None, "why"))
 
 
 def test_every_caption_is_short_and_every_name_a_plain_word() -> None:

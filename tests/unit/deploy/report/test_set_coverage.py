@@ -78,14 +78,14 @@ def test_runs_without_sets_have_no_numbers(tmp_path: Path) -> None:
     (only,) = group_runs([run])
     assert conformal_by_seed(only.families[0]) == {}
     assert numbers_of(only.families[0]) is None
-    assert "labels" not in diagnostic_tables.of_sets(only)
+    assert not diagnostic_tables.prediction_sets(only).table
 
 
-def test_the_table_tells_coverage_and_size_for_each_score(tmp_path: Path) -> None:
-    text = diagnostic_tables.of_sets(
-        study(tmp_path, sets(0.8, 0.88), sets(0.7, 0.92, sizes=(1.5, 3.0)))
-    )
-    assert "90.0 %, 2.50 labels" in text
-    assert "88.0 to 92.0, 2.00 to 3.00" in text
-    assert "a promise of 90 %" in text
-    assert "75.0 %" in text
+def test_table_shows_coverage_and_size_for_each_score(tmp_path: Path) -> None:
+    both = study(tmp_path, sets(0.8, 0.88), sets(0.7, 0.92, sizes=(1.5, 3.0)))
+    table = diagnostic_tables.prediction_sets(both).table
+    assert table is not None
+    assert "promised coverage of 90 %" in table.note
+    ((_, top1, lac, *_),) = table.rows
+    assert top1.text == "75.0 %"
+    assert (lac.text, lac.small) == ("90.0 %, 2.50 labels", "88.0 to 92.0, 2.00 to 3.00")
