@@ -22,8 +22,8 @@ D = 2_000
 def _even_short_rows_count_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LONG", D)
     monkeypatch.setattr(history, "PIECE", 64)
-    monkeypatch.setattr(gram, "FEWEST", 16)
-    monkeypatch.setattr(gram, "COLUMNS", 16)
+    monkeypatch.setattr(gram, "MIN_COLUMNS", 16)
+    monkeypatch.setattr(gram, "MAX_COLUMNS", 16)
 
 
 def cohort(number: int, rows: Sequence[Vector], first: int = 0) -> Cohort:
