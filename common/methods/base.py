@@ -6,6 +6,7 @@ from round to round is a value of type S that `aggregate` returns; nothing is ke
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar, Generic, TypeVar
 
 from common.layout import Block, Layout
@@ -15,6 +16,17 @@ from common.types import ClientId, Cohort, Step, Vector
 S = TypeVar("S")
 
 NO_BLOCK = Block(())
+
+
+class Granularity(Enum):
+    """The parts of the vector in which identical clients are led where FedAvg leads them.
+
+    A method that scales parts of the model differently does not keep the direction of the whole.
+    """
+
+    MODEL = "model"  # the whole step has the direction of the clients' displacement
+    TENSOR = "tensor"  # the step of every tensor has the direction of its displacement
+    COORDINATE = "coordinate"  # the step of every coordinate has the sign of its displacement
 
 
 @dataclass(frozen=True)
@@ -54,9 +66,10 @@ class Method(Settings, Generic[S]):
     name: ClassVar[str]
     source: ClassVar[str]  # the paper
     needs: ClassVar[tuple[str, ...]] = ()  # metrics of every reply: LOSS, LOSS_BEFORE, STEPS
+    granularity: ClassVar[Granularity] = Granularity.MODEL
 
     def init(self, layout: Layout) -> S:
-        """Return the state before round 1; every vector in it is zero."""
+        """Return the state before round 1."""
         raise NotImplementedError
 
     def server_payload(self, state: S, client: ClientId) -> Mapping[str, Vector]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from common.geometry import combine, inner_products, lengths_and_scales
 from common.layout import Layout
-from common.methods.base import Method
+from common.methods.base import Granularity, Method
 from common.settings import setting
 from common.types import Cohort, Matrix, Step, Vector
 
@@ -43,6 +43,7 @@ class Craft(Method[LastDirection]):
 
     name: ClassVar[str] = "craft"
     source: ClassVar[str] = "Wang, Liu, Thuerey, 2026"
+    granularity: ClassVar[Granularity] = Granularity.TENSOR  # each layer gets its own length
 
     eta: float = setting(
         0.1, "global step; lengths of the displacements do not count", low=0, open_low=True

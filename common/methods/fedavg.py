@@ -10,7 +10,7 @@ from typing import ClassVar
 from common.layout import Layout
 from common.methods.base import Method
 from common.settings import setting
-from common.types import Cohort, Step
+from common.types import Cohort, Step, Vector
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,14 @@ class FedAvg(Method[None]):
         """FedAvg remembers nothing."""
 
     def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
-        """Return the mean displacement."""
-        shares = cohort.equal_shares if self.uniform else cohort.shares
-        return Step(cohort.mean(shares), None)
+        """Return the mean displacement [d]."""
+        return Step(cohort.mean(self.averaging_weights(cohort)), None)
+
+    def averaging_weights(self, cohort: Cohort) -> Vector:
+        """Return the shares of the examples [m], or 1/m each."""
+        return cohort.equal_shares if self.uniform else cohort.shares
 
     @classmethod
-    def neutral(cls) -> "FedAvg":
+    def neutral(cls) -> "FedAvg | None":
         """FedAvg is itself."""
         return cls()

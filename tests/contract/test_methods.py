@@ -24,6 +24,7 @@ from common.methods import (
     FedPW,
     Method,
 )
+from common.methods.base import Granularity
 from common.rng import stream
 from common.types import ClientUpdate, Cohort
 from server_app.run_dir.checkpoint import load_newest, save
@@ -176,10 +177,15 @@ def test_updates_of_zero_make_no_step(method: Method[Any], m: int, d: int) -> No
     assert all(np.isfinite(array).all() for array in arrays_in(step.state))
 
 
-# Methods that stretch parts of the model apart, and so do not keep the direction of one client.
-BY_PARTS: dict[str, str] = {
-    "craft": "the length of a layer's step does not depend on that of its displacements",
-}
+def parts_of(granularity: Granularity, layout: Layout) -> list[slice]:
+    """The slices in each of which identical clients are led where FedAvg leads them."""
+    match granularity:
+        case Granularity.MODEL:
+            return [slice(None)]
+        case Granularity.TENSOR:
+            return list(layout.spans.values())
+        case Granularity.COORDINATE:
+            return [slice(k, k + 1) for k in range(layout.size)]
 
 
 @METHOD
@@ -192,8 +198,7 @@ def test_clients_that_are_alike_are_led_where_fedavg_leads_them(
     cohort = cohort_at(method, state, layout, {str(k): problem for k in range(m)})
     ours = method.aggregate(cohort, state.method, layout).direction
     theirs = FedAvg().aggregate(cohort, None, layout).direction
-    parts = list(layout.spans.values()) if method.name in BY_PARTS else [slice(None)]
-    for part in parts:
+    for part in parts_of(method.granularity, layout):
         one, other = ours[part], theirs[part]
         cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
         assert cosine == pytest.approx(1, abs=1e-12)

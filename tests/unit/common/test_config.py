@@ -244,6 +244,7 @@ OF_DEFAULTS = {
     "fedheal": "d9d4044f0876c603", "fedlf": "9e44fb8c2d8c7d37", "fedmgda": "d61ef906f86ee310",
     "fedpcd": "6bfed774380cf4e3", "fedprox": "20750529bd95504a", "fedpvr": "7641ca9d193036c7",
     "fedpw": "bd91b74e96208de6", "qffl": "3747447bd74f02c0", "scaffold": "a9ecb9bfa942cc19",
+    "fedadam": "898627da466e1972", "fednova": "664f5856189febce",
 }  # fmt: skip
 
 
