@@ -42,6 +42,7 @@ from tests.builders import (
     play,
     told,
 )
+from tests.each import for_each
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
@@ -58,10 +59,10 @@ OTHERWISE: dict[str, Method[Any]] = {  # settings that lead another way through 
 }
 ALL = {name: kind() for name, kind in METHODS.items()} | OTHERWISE
 METHOD = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
-SHAPES = pytest.mark.parametrize(
+SHAPES = for_each(
     ("m", "d"), [(1, 1), (1, 7), (9, 1), (9, 3), (5, 40)]
 )  # one client, one coordinate, more clients than coordinates
-DTYPE = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+DTYPE = for_each("dtype", [np.float32, np.float64])
 
 Names = Sequence[str]
 
@@ -325,8 +326,9 @@ def test_the_state_comes_back_from_a_checkpoint_bit_for_bit(
     method: Method[Any], m: int, d: int, dtype: Any, tmp_path: Path
 ) -> None:
     layout, state, _ = situation(method, m, d, dtype)
-    save(tmp_path, state, fingerprint="f", keep=1)
-    restored, warnings = load_newest(tmp_path, method, layout, fingerprint="f")
+    folder = tmp_path / f"{m}-{d}-{np.dtype(dtype).name}"
+    save(folder, state, fingerprint="f", keep=1)
+    restored, warnings = load_newest(folder, method, layout, fingerprint="f")
     assert warnings == []
     assert_same(restored, state)
 

@@ -22,6 +22,7 @@ from tests.builders import (
     play,
     silent,
 )
+from tests.each import for_each
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
@@ -61,7 +62,7 @@ def spoil(value: float) -> Callable[[RecordDict], None]:
 
 # A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
 @METHOD
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@for_each("value", [np.nan, np.inf, -np.inf])
 def test_a_client_with_nan_is_dropped_and_its_stored_state_untouched(
     method: Method[Any], value: float
 ) -> None:

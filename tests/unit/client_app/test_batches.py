@@ -12,6 +12,7 @@ from client_app.batches import TrainingBatches, batch_slices
 from common.data.image_batches import RandomCrops, augment
 from common.rng import stream
 from tests.builders import pictures
+from tests.each import for_each
 
 DATA = pictures(60)
 BATCHES = TrainingBatches(
@@ -21,11 +22,11 @@ BATCHES = TrainingBatches(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(
+@for_each("drop_last", [False, True])
+@for_each(
     ("size", "no_single"), [(1, False), (2, False), (7, False), (32, False), (2, True), (7, True)]
 )
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 33, 64, 65])
+@for_each("count", [0, 1, 2, 7, 8, 33, 64, 65])
 def test_an_epoch_is_every_sample_once_in_batches(
     count: int, size: int, drop_last: bool, no_single: bool
 ) -> None:

@@ -20,6 +20,7 @@ from common.methods.variates import SHIFT
 from common.models import Dropout
 from common.types import Vector
 from tests.builders import Quadratic, arrays_in, assert_same, pictures
+from tests.each import for_each
 from tests.unit.client_app.nets import PLAN, Net, flat_of, run
 
 
@@ -70,7 +71,7 @@ NORMED = {
 
 
 # A public report of this bug: https://github.com/pytorch/pytorch/issues/7716
-@pytest.mark.parametrize("method", [kind() for kind in METHODS.values()], ids=METHODS)
+@for_each("method", [kind() for kind in METHODS.values()])
 @pytest.mark.parametrize("model", NORMED)
 @pytest.mark.parametrize(("count", "steps"), [(1, 1), (2, 1), (33, 1), (64, 2), (65, 2)])
 def test_no_client_is_too_small_for_batch_normalisation(

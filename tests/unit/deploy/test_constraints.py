@@ -5,12 +5,12 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import deploy
+from tests.each import for_each
 
 LINES = Path(deploy.__file__).with_name("constraints.txt").read_text(encoding="utf-8").splitlines()
 PINNED = {
@@ -37,7 +37,7 @@ def needs(name: str) -> Iterator[Requirement]:
             yield requirement
 
 
-@pytest.mark.parametrize("package", [*known_here()])
+@for_each("package", [*known_here()])
 def test_what_is_needed_is_there_and_fits(package: str) -> None:
     for requirement in needs(package):
         name = canonicalize_name(requirement.name)

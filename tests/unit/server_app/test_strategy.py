@@ -31,6 +31,7 @@ from tests.builders import (
     failing,
     silent,
 )
+from tests.each import for_each
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 METHOD = pytest.mark.parametrize("method", [kind() for kind in METHODS.values()], ids=METHODS)
@@ -126,13 +127,14 @@ BAD: dict[str, tuple[Tamper, str]] = {
 
 
 # A public report of this bug: https://github.com/flwrlabs/flower/issues/4346
-@METHOD
+@for_each("method", [kind() for kind in METHODS.values()])
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # the client's own, in the test
 @pytest.mark.parametrize("what", BAD)
 def test_one_bad_client_is_named_and_the_others_are_aggregated(
     method: Method[Any], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tamper, reason = BAD[what]
+    caplog.clear()
     federation = Federation(method)
     federation.train(1)
     expected = aggregate_of(federation, 2, "0124")
@@ -288,7 +290,7 @@ def test_the_order_of_arrival_changes_neither_model_nor_record(
 
 
 @METHOD
-@pytest.mark.parametrize("many", [1e308, 2**53 + 2, float("inf")])
+@for_each("many", [1e308, 2**53 + 2, float("inf")])
 def test_an_impossible_number_of_examples_costs_its_own_client(
     method: Method[Any], many: float
 ) -> None:

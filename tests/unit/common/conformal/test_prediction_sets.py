@@ -34,6 +34,7 @@ from common.conformal.replies import (
 )
 from common.errors import DataError, WireError
 from common.rng import stream
+from tests.each import for_each
 
 CALIBRATION = np.array(
     [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7], [0.45, 0.4, 0.15], [0.25, 0.35, 0.4]]
@@ -178,8 +179,8 @@ def test_scores_that_are_all_tied_cover_everything() -> None:
     assert sets.all()
 
 
-@pytest.mark.parametrize("examples", [5, 9, 50])
-@pytest.mark.parametrize("miscoverage", [0.1, 0.05])
+@for_each("examples", [5, 9, 50])
+@for_each("miscoverage", [0.1, 0.05])
 @pytest.mark.parametrize("name", SCORES)
 def test_coverage_is_what_was_promised(name: str, miscoverage: float, examples: int) -> None:
     """2,000 repeats with exchangeable samples; each has one calibration set and one test sample."""

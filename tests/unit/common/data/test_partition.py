@@ -16,6 +16,7 @@ from common.data.partition import (
 )
 from common.errors import DataError
 from common.rng import stream
+from tests.each import for_each
 
 CIFAR_LIKE = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 6000))
 EVERY = pytest.mark.parametrize("name", PARTITIONS)
@@ -38,8 +39,8 @@ def class_counts(parts: list[Integers], labels: Integers, classes: int) -> Integ
 
 
 @EVERY
-@pytest.mark.parametrize("alpha", [1e-300, 1e-6, 0.01, 0.1, 1.0, 1e6, 1e300])
-@pytest.mark.parametrize("clients", [1, 2, 7, 50])
+@for_each("alpha", [1e-300, 1e-6, 0.01, 0.1, 1.0, 1e6, 1e300])
+@for_each("clients", [1, 2, 7, 50])
 def test_every_sample_goes_to_exactly_one_client(name: str, alpha: float, clients: int) -> None:
     labels = labels_of(90, 5, 200, 0, 105)
     options = PartitionOptions(alpha=alpha)

@@ -7,13 +7,14 @@ from numpy.testing import assert_array_equal
 from common.data.sources import load
 from common.data.splits import federate, split_client
 from common.errors import DataError
+from tests.each import for_each
 
 OFFSET = np.arange(1000, 1600)
 
 
-@pytest.mark.parametrize("total", [0, 1, 2, 3, 5, 7, 8, 20, 599, 600])
-@pytest.mark.parametrize("test", [0.0, 1 / 6, 0.5, 0.99])
-@pytest.mark.parametrize("calibration", [0.0, 0.2, 0.99])
+@for_each("total", [0, 1, 2, 3, 5, 7, 8, 20, 599, 600])
+@for_each("test", [0.0, 1 / 6, 0.5, 0.99])
+@for_each("calibration", [0.0, 0.2, 0.99])
 def test_parts_are_disjoint_and_complete(total: int, test: float, calibration: float) -> None:
     split = split_client(
         OFFSET[:total], seed=0, client=3, test_fraction=test, calibration_fraction=calibration

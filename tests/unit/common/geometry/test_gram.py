@@ -17,6 +17,7 @@ from common.geometry import (
     lengths_and_scales,
 )
 from common.types import Vector
+from tests.each import for_each
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +32,9 @@ def rows(count: int, d: int, dtype: str = "mixed", scale: float = 1.0) -> list[V
     return [draw.astype(kinds[k % 2]) for k, draw in enumerate(draws)]
 
 
-@pytest.mark.parametrize("d", [0, 1, 63, 64, 65, 128, 1000])
-@pytest.mark.parametrize("dtype", ["mixed", "float32"])
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+@for_each("d", [0, 1, 63, 64, 65, 128, 1000])
+@for_each("dtype", ["mixed", "float32"])
+@for_each("scale", [1e-12, 1.0, 1e12])
 def test_products_are_those_of_float64(d: int, dtype: str, scale: float) -> None:
     all_ = rows(7, d, dtype, scale)
     new = [*all_[2:4], *rows(1, d, dtype, scale)]
@@ -71,8 +72,8 @@ def test_products_need_no_rows() -> None:
     assert inner_products([], []).shape == (0, 0)
 
 
-@pytest.mark.parametrize("d", [0, 1, 63, 64, 65, 1000])
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+@for_each("d", [0, 1, 63, 64, 65, 1000])
+@for_each("scale", [1e-12, 1.0, 1e12])
 def test_combination_is_that_of_float64(d: int, scale: float) -> None:
     vectors, weights = rows(5, d, scale=scale), np.array([0.5, -2.0, 0.0, 1e-3, 3.0])
     expected = weights @ np.array(vectors, dtype=np.float64)

@@ -14,6 +14,7 @@ from common.errors import AggregationError
 from common.geometry import ZERO_LENGTH, MinNormWeights, min_norm_weights
 from common.rng import stream
 from common.types import Matrix, Vector
+from tests.each import for_each
 
 Rng = np.random.Generator
 Bounds = tuple[Vector, Vector]
@@ -127,7 +128,7 @@ def test_bounds(family: str) -> None:
 
 
 @FAMILY
-@pytest.mark.parametrize("scale", [1e-12, 1e-5, 1e12])
+@for_each("scale", [1e-12, 1e-5, 1e12])
 def test_the_unit_of_length_does_not_matter(family: str, scale: float) -> None:
     for rows, bounds in cases(family, 8):
         for limits in ((), bounds):

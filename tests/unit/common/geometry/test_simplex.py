@@ -10,8 +10,9 @@ from common.errors import AggregationError
 from common.geometry import project_onto_simplex
 from common.rng import stream
 from common.types import Vector
+from tests.each import for_each
 
-FAMILY = pytest.mark.parametrize(
+FAMILY = for_each(
     ("n", "scale"), [(n, scale) for n in (1, 2, 7, 300) for scale in (1e-12, 0.1, 1.0, 1e3, 1e12)]
 )
 

@@ -18,6 +18,7 @@ from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
 from server_app.round.sampling import sample_clients
 from server_app.state import ServerState, next_state
 from tests.builders import EXACT, TOY3, TOY3_LOSSES, cohort_of, layout_of_size, most_remembered
+from tests.each import for_each
 
 LAYOUT = layout_of_size(2)  # FedFV does not look at it
 ABSENT = (-0.1, -0.2)
@@ -92,9 +93,9 @@ def written_out(method: FedFV, cohort: Cohort, seen: Mapping[str, tuple[int, Vec
     return bent / norm(bent) * norm(cohort.mean(cohort.equal_shares))
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("window", ["paper", "code"])
-@pytest.mark.parametrize(("alpha", "tau"), [(0.0, 0), (0.1, 1), (0.5, 2), (0.1, 5)])
+@for_each("seed", range(3))
+@for_each("window", ["paper", "code"])
+@for_each(("alpha", "tau"), [(0.0, 0), (0.1, 1), (0.5, 2), (0.1, 5)])
 def test_coefficients_say_the_same_as_whole_vectors(
     alpha: float, tau: int, window: str, seed: int
 ) -> None:

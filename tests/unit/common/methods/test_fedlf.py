@@ -23,6 +23,7 @@ from tests.builders import (
     cohort_of,
     layout_of_size,
 )  # fmt: skip
+from tests.each import for_each
 
 FAIR = (-0.167984210226, -0.083992105113, 0.083992105113)
 NOBODY = ClientVectors()
@@ -146,8 +147,8 @@ def test_it_is_the_cards_steps_with_absent_clients(seed: int) -> None:
         assert (V @ d[span] >= d[span] @ d[span] - 1e-9).all()
 
 
-@pytest.mark.parametrize("released", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@for_each("released", [False, True])
+@for_each("seed", range(10))
 def test_nobody_loses_and_the_length_is_the_uniform_means(seed: int, released: bool) -> None:
     cohort = random_cohort(seed, 6, 60)
     step = FedLF(released=released).aggregate(cohort, NOBODY, layout(20, 40))

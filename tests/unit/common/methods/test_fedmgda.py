@@ -11,6 +11,7 @@ from common.methods import FedAvg, FedMGDA
 from common.rng import stream
 from common.types import Cohort, Vector
 from tests.builders import TOY3, TOY3_EXAMPLES, assert_same, cohort_of, layout_of_size
+from tests.each import for_each
 
 LAYOUT = layout_of_size(2)
 SOLVED = {"rtol": 0, "atol": 1e-7}  # as the answer of a QP solver
@@ -61,7 +62,7 @@ def test_the_third_client_of_toy3_loses_at_epsilon_0_and_gains_at_1() -> None:
     assert_allclose(gains, (0.2, 0.424264068712, 0.2), **SOLVED)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_epsilon_1_serves_everybody_by_the_square_of_its_length(seed: int) -> None:
     rng = stream(seed, "mgda")
     m, d = int(rng.integers(1, 12)), int(rng.integers(1, 40))

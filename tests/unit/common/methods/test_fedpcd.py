@@ -16,6 +16,7 @@ from common.rng import stream
 from common.types import Step, Vector
 from server_app.round.sampling import sample_clients
 from tests.builders import TOY3, cohort_of, layout_of_size, most_remembered
+from tests.each import for_each
 from tests.unit.common.methods.fedpcd_cases import (
     LAYOUT,
     PAGE,
@@ -34,8 +35,8 @@ def disagreeing(seed: int, m: int = 8, d: int = 40) -> Vector:
 SEEDS = range(6)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("tau", [0.0, 0.05, 0.5])
+@for_each("seed", SEEDS)
+@for_each("tau", [0.0, 0.05, 0.5])
 def test_the_direction_meets_the_conditions_of_an_optimum(seed: int, tau: float) -> None:
     rows, sizes = disagreeing(seed), list(range(1, 9))
     cohort = cohort_of(rows, sizes)
@@ -89,8 +90,8 @@ def two_rounds(first: Vector, second: Vector, *, gap: int = 1, **settings: Any) 
     return method.aggregate(cohort_of(second, round=1 + gap), state, LAYOUT)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6])
+@for_each("seed", SEEDS)
+@for_each("factor", [1e-6, 3.0, 1e6])
 def test_the_length_of_a_remembered_update_does_not_matter(seed: int, factor: float) -> None:
     rows = disagreeing(seed)
     scaled = rows.copy()
@@ -110,8 +111,8 @@ def test_the_same_constraint_twice_changes_nothing(seed: int) -> None:
         assert_allclose(other.direction, one.direction, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("history", [0, 1, 3])
+@for_each("seed", SEEDS)
+@for_each("history", [0, 1, 3])
 def test_an_absent_client_is_protected_for_exactly_the_windows_rounds(
     seed: int, history: int
 ) -> None:
@@ -227,8 +228,8 @@ def test_a_mean_of_zero_with_an_absent_client_to_serve_is_no_step() -> None:
 
 # A public report of this bug: https://github.com/osqp/osqp/issues/389
 # A public report of this bug: https://github.com/qpsolvers/qpsolvers/issues/197
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("m", [1, 2, 20])
+@for_each("seed", SEEDS)
+@for_each("m", [1, 2, 20])
 def test_the_solver_does_not_change_the_answer(seed: int, m: int) -> None:
     """One client, two identical ones, more than there are dimensions, one 1000 times larger."""
     rows = disagreeing(seed, m, 30)

@@ -16,6 +16,7 @@ from tests.builders import (
     cohort_of,
     layout_of_size,
 )
+from tests.each import for_each
 
 LAYOUT = layout_of_size(2)
 
@@ -51,9 +52,9 @@ def test_toy3(q: float, step: tuple[float, float]) -> None:
     assert_allclose(direction(q, toy3()), step, **EXACT)
 
 
-@pytest.mark.parametrize("q", [0.001, 0.1, 1.0, 5.0])
-@pytest.mark.parametrize("lr", [1e-3, 0.1, 2.0])
-@pytest.mark.parametrize("seed", range(5))
+@for_each("q", [0.001, 0.1, 1.0, 5.0])
+@for_each("lr", [1e-3, 0.1, 2.0])
+@for_each("seed", range(5))
 def test_weights_relative_to_the_largest_loss_change_nothing(
     q: float, lr: float, seed: int
 ) -> None:
@@ -71,12 +72,12 @@ def test_q_of_zero_is_the_plain_mean_bit_for_bit_and_not_that_by_examples() -> N
     assert not np.allclose(plain, FedAvg().aggregate(cohort, None, LAYOUT).direction)
 
 
-@pytest.mark.parametrize("q", [0.0, 0.1, 0.999, 1.0, 5.0, 50.0, 1e4])
-@pytest.mark.parametrize(
+@for_each("q", [0.0, 0.1, 0.999, 1.0, 5.0, 50.0, 1e4])
+@for_each(
     "losses",
     [(0.0, 0.0, 0.0), (0.0, 1.0, 2.0), (1e-300, 1e-5, 700.0), (1.7e308, 1.0, 0.0), (1e300,) * 3],
 )
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@for_each("dtype", [np.float32, np.float64])
 def test_no_loss_and_no_q_overflow(q: float, losses: tuple[float, ...], dtype: type) -> None:
     step = QFFL(q=q).aggregate(cohort_of(TOY3.astype(dtype), losses=losses), None, LAYOUT)
     assert step.direction.dtype == dtype
