@@ -104,7 +104,7 @@ class Workload:
         roster = ReadyClients.of({c: FIRST_NODE + int(c) for c in self.clients})
         strategy = MethodStrategy(method, codec=self.codec, registry=lambda _: roster)
         strategy.state = ServerState(ROUND - 1, self.weights, {}, state)
-        strategy._packed = self.arrays
+        strategy.model.packed = self.arrays
         strategy.configure_train(ROUND, self.arrays, ConfigRecord(), None)
         return strategy
 

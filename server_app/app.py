@@ -84,7 +84,7 @@ def _serve(grid: Grid, config: RunConfig, folder: RunDir) -> ServerState[object]
         if strategy.state.round == 0:
             raise AggregationError("no round changed the model; see the records for the reasons")
         if config.data.calibration_fraction:
-            questions = partial(strategy.ask, grid)
+            questions = partial(strategy.query, grid)
             calibrate(questions, config, card.classes, strategy.state.round, folder)
         kept = replace(strategy.state, weights=strategy.evaluated_weights)
         folder.finish(kept, model.layout, time.monotonic() - begin)

@@ -270,7 +270,7 @@ def test_an_update_that_overflows_is_dropped_although_the_weights_are_finite(
 def test_nobody_asked_is_a_void_round_and_no_crash() -> None:
     federation = Federation(FedPCD(), fraction_train=0.0)
     assert federation.train(1) is None
-    assert federation.record.void == "no client was asked to train"
+    assert federation.record.void == "no client was sampled to train"
 
 
 @METHOD

@@ -177,13 +177,13 @@ def test_an_ordinary_client_finds_only_the_learning_rate_that_somebody_set(
     assert order.content[CONFIG].get("lr") == told
     assert order.content[CONFIG]["epochs"] == 3
     assert order.content[CONFIG][ROUND] == 1
-    assert strategy._asked.lr == counted
+    assert strategy.exchange.sent.lr == counted
 
 
 def test_a_schedule_of_the_server_counts_more_than_the_train_config() -> None:
     strategy = MethodStrategy(FedAvg(), local_lr=lambda number: 0.5 / number)
     (order, *_) = orders_of(strategy, Federation(FedAvg()), named_arrays(), lr=0.3)
-    assert order.content[CONFIG]["lr"] == 0.5 == strategy._asked.lr
+    assert order.content[CONFIG]["lr"] == 0.5 == strategy.exchange.sent.lr
 
 
 def test_the_callers_config_is_not_written_to() -> None:
@@ -340,7 +340,7 @@ def test_named_and_flat_arrays_lead_to_the_same_model() -> None:
     layout = flat.layout
     named = Federation(FedPCD(tau=0.1))
     named.codec = NamedCodec(layout, tuple(reversed(layout.spans)))  # type: ignore[assignment]
-    named.strategy.codec = named.codec
+    named.strategy.model.codec = named.codec
     named.arrays = named.codec.pack(flat.weights, {})
     for number in (1, 2):
         flat.train(number)
