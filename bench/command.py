@@ -29,8 +29,8 @@ from rich.table import Table
 from common.errors import FedError
 from common.io.files import atomic_write
 from common.parallel import usable_cores
-from deploy.system.processes import lives
-from deploy.system.signals import STOPPING, undisturbed
+from deploy.system.processes import is_alive
+from deploy.system.signals import STOPPING, stop_signals_ignored
 
 TEMPORARY = "fk-bench-"  # short: what Ray puts below must be the name of a socket
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
@@ -185,7 +185,7 @@ def _scratch() -> Iterator[Path]:
     try:
         yield Path(home)
     finally:
-        with undisturbed():
+        with stop_signals_ignored():
             _end(before)
             shutil.rmtree(home, ignore_errors=True)
             tempfile.tempdir = None
@@ -198,7 +198,7 @@ def _end(before: set[psutil.Process]) -> None:
     """Kill all descendants but these, and wait until none of them runs; nobody is reaped."""
     until = time.monotonic() + LAST_SECONDS
     while time.monotonic() < until:
-        running = [one for one in _children() if one not in before and lives(one)]
+        running = [one for one in _children() if one not in before and is_alive(one)]
         if not running:
             return
         for one in running:

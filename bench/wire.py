@@ -29,7 +29,7 @@ from bench.trial import BenchError, last_lines
 from common.config import MODEL_NAMES
 from common.models import FlatModel, build
 from common.runs.records import read_records
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 from deploy.system.flower_env import QUIET
 
 BIN = Path(sys.prefix) / "bin"
@@ -46,7 +46,7 @@ stock: a round of the Flower app with Flower's own FedAvg"""
 
 
 @contextmanager
-def federation(home: Path, clients: int) -> Iterator[Link]:
+def federation(home: Path, clients: int) -> Iterator[SuperLinkClient]:
     """A server and `clients` clients on loopback, for as long as the block lasts.
 
     Raises:
@@ -74,7 +74,7 @@ def federation(home: Path, clients: int) -> Iterator[Link]:
 
     fedkeel = partial(quiet, home, env)
     fedkeel("pki", "init")
-    link = Link(f"127.0.0.1:{PORT}", home / "pki/public/ca.crt")
+    link = SuperLinkClient(f"127.0.0.1:{PORT}", home / "pki/public/ca.crt")
     try:
         start("server", "server", "--port", str(PORT), "--fleet", f"127.0.0.1:{FLEET}")
         asked = [BIN / "fedkeel", "clients"]
@@ -159,7 +159,7 @@ def ours(home: Path, model: str, clients: int, rounds: int) -> Mapping[str, floa
     }  # fmt: skip
 
 
-def stock(home: Path, link: Link, model: str, clients: int, rounds: int) -> float:
+def stock(home: Path, link: SuperLinkClient, model: str, clients: int, rounds: int) -> float:
     """Return the median seconds of a round of the reference after the first."""
     layout = FlatModel(build(model, (3, SIDE, SIDE), CLASSES, seed=0)).layout
     shapes = ",".join("x".join(map(str, tensor.shape)) for tensor in layout.tensors)

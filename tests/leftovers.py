@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import psutil
 
-from deploy.system.processes import lives
+from deploy.system.processes import is_alive
 
 SESSION = "TESTS_SESSION"  # in the environment of every process that tests start: pytest's pid
 OF_OTHERS = re.compile(rf"fkt?(?!{os.getpid()}\D)\d+\D")  # links and namespaces of other sessions
@@ -54,7 +54,7 @@ def started_processes() -> list[psutil.Process]:
         with suppress(psutil.Error, OSError):
             if process.environ().get(SESSION) == str(os.getpid()) and process.pid != os.getpid():
                 found.add(process)
-    return [one for one in found if lives(one) and not _is_helper(one)]
+    return [one for one in found if is_alive(one) and not _is_helper(one)]
 
 
 def end_processes(seconds: float = 10.0) -> list[str]:

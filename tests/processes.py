@@ -10,5 +10,5 @@ from deploy.system import processes
 def lives(pid: int) -> bool:
     """Whether a process runs, and is not a zombie that has ended already."""
     with suppress(psutil.NoSuchProcess):
-        return processes.lives(psutil.Process(pid))
+        return processes.is_alive(psutil.Process(pid))
     return False

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from common.errors import DeployError
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 
 FAILED = 1
 KEYS = Path("~/.fedkeel")
@@ -91,11 +91,11 @@ def server(
     ] = "0.0.0.0:8443",
 ) -> None:
     """Run the server: SuperLink, app process and proxy, until stopped."""
-    from deploy.federation.server import Place, serve
+    from deploy.federation.server import ServerOptions, run_server
 
     stop = until_stopped()
-    place = Place(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
-    serve(place, say, stop)
+    place = ServerOptions(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
+    run_server(place, say, stop)
     say("stopped; nothing is left running")
 
 
@@ -127,13 +127,15 @@ def enroll(
     if public:
         text = sys.stdin.read(1 << 16) if public == "-" else _text(Path(public))
     else:
-        enrollment.check_free(Link(superlink, ca), name)  # before a key is made that nobody takes
+        enrollment.check_free(
+            SuperLinkClient(superlink, ca), name
+        )  # before a key is made that nobody takes
         make_key(Path(name))
         text = public_line(Path(name))
         console.print(
             f"made {name} (private: carry it to the client safely) and {name}.pub", markup=False
         )
-    said = enrollment.enroll(Link(superlink, ca), name, read_public(text))
+    said = enrollment.enroll(SuperLinkClient(superlink, ca), name, read_public(text))
     console.print(said, markup=False, soft_wrap=True)
 
 
@@ -141,7 +143,9 @@ def revoke(name: Client, superlink: Address = SUPERLINK, ca: Authority = CA) -> 
     """Shut a client out at once."""
     from deploy.federation import enrollment
 
-    console.print(enrollment.revoke(Link(superlink, ca), name), markup=False, soft_wrap=True)
+    console.print(
+        enrollment.revoke(SuperLinkClient(superlink, ca), name), markup=False, soft_wrap=True
+    )
 
 
 def clients(
@@ -152,12 +156,12 @@ def clients(
     """List who is enrolled, who is online, and when each was last seen."""
     from deploy.federation import enrollment
 
-    enrolled = enrollment.clients(Link(superlink, ca))
+    enrolled = enrollment.enrolled_clients(SuperLinkClient(superlink, ca))
     if as_json:
         rows = [{**asdict(one), "last_seen": str(one.last_seen or "")} for one in enrolled]
         typer.echo(json.dumps(rows))
     else:
-        console.print(enrollment.table(enrolled))
+        console.print(enrollment.clients_table(enrolled))
 
 
 def join(
@@ -216,14 +220,14 @@ def status(
 ) -> None:
     """Say what a run is doing: the round, who is asked, who has answered, who is late."""
     from deploy.federation import prometheus
-    from deploy.federation.status import find, show
+    from deploy.federation.status import find_run, print_status
 
     if port is not None:
-        folder = find(out, name)
+        folder = find_run(out, name)
         say(f"metrics of {folder.name} on http://{prometheus.HOST}:{port}/metrics")
-        prometheus.serve(folder, port, until_stopped())
+        prometheus.serve_metrics(folder, port, until_stopped())
         return
-    raise typer.Exit(show(console, out, name, follow=follow, every_client=every_client))
+    raise typer.Exit(print_status(console, out, name, follow=follow, every_client=every_client))
 
 
 def _text(path: Path) -> str:

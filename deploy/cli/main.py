@@ -25,7 +25,7 @@ from common.methods import METHODS
 from common.settings import Range, Settings, key_of
 from deploy.cli import federation
 from deploy.config_input import described, given, read_pair, read_targets, run_config
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 from deploy.sweep import command as sweeps
 from deploy.sweep.axes import crossed
 from deploy.system.flower_env import QUIET
@@ -97,7 +97,7 @@ def run(
         stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         chosen = run_config(config, pairs, {**own, "name": stamped})
     folder = Path(chosen.out) / chosen.name
-    _carry_out([chosen], engine, workers, client_gpus, Link(superlink, ca), folder)
+    _carry_out([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 
 @cli.command()
@@ -155,7 +155,7 @@ def compare(
         each["resume"] = resume and (folder / str(each["name"])).exists()
     configs = [run_config(config, pairs, each) for each in own]
     chosen = engine or "simulation"
-    _carry_out(configs, chosen, workers, client_gpus, Link(superlink, ca), folder)
+    _carry_out(configs, chosen, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 
 def _carry_out(
@@ -163,7 +163,7 @@ def _carry_out(
     engine: str,
     workers: int,
     client_gpus: float | None,
-    link: Link,
+    link: SuperLinkClient,
     folder: Path,
 ) -> None:
     from deploy.engines import ENGINES, REMOTE, Resources, passed_over
@@ -248,9 +248,9 @@ def report(
 @cli.command()
 def doctor() -> None:
     """Say in plain words what this machine can do."""
-    from deploy.preflight.doctor import examine, exit_code, print_findings
+    from deploy.preflight.doctor import exit_code, machine_findings, print_findings
 
-    findings = examine()
+    findings = machine_findings()
     print_findings(console, findings)
     raise typer.Exit(exit_code(findings))
 

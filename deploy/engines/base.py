@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from common.config import RunConfig
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Resources:
 
     workers: int
     client_gpus: float = 0.0
-    link: Link | None = None
+    link: SuperLinkClient | None = None
 
 
 class Job(Protocol):

@@ -16,7 +16,7 @@ from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outc
 from common.runs.records import read_records
 from deploy.engines import Engine, Job, Resources
 from deploy.engines.progress import follow
-from deploy.system.signals import only_one, undisturbed
+from deploy.system.signals import run_dir_lock, stop_signals_ignored
 from server_app.run_dir.run_dir import LOG, RunDir
 
 POLL_SECONDS = 0.2
@@ -73,7 +73,7 @@ def carry_out(
         (folder / LOG).touch()
     except OSError as error:
         raise ConfigError(f"the run cannot be written to {folder}: {error}") from error
-    with only_one(folder):
+    with run_dir_lock(folder):
         clear_outcome(folder)
         clear_live_state(folder)
         clear_memory_note(folder)
@@ -90,7 +90,7 @@ def _watch(
         )
         _let_down(job, outcome)
     except BaseException as error:
-        with undisturbed():
+        with stop_signals_ignored():
             job.stop()
             if read_outcome(folder) is None:
                 _note(folder, error, time.monotonic() - begin)

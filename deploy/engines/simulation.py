@@ -33,7 +33,7 @@ from common.data.sources import data_root
 from deploy.engines.base import Resources
 from deploy.engines.client_call import answer
 from deploy.system.flower_env import QUIET
-from deploy.system.processes import lives
+from deploy.system.processes import is_alive
 from server_app.run_dir.run_dir import LOG
 
 MARK = "FEDKEEL_JOB"  # in the environment of everything that a job starts
@@ -160,14 +160,14 @@ def family(mark: str, home: str) -> set[psutil.Process]:
             ours = process.environ().get(MARK) == mark
             if ours or f"{process.cwd()}/".startswith(f"{home}/"):
                 found |= {process, *process.children(recursive=True)}
-    return {process for process in found if process.pid != os.getpid() and lives(process)}
+    return {process for process in found if process.pid != os.getpid() and is_alive(process)}
 
 
 def clear_away(mark: str, home: str, grace: float = 0.0) -> None:
     """End a job's processes, after `grace` seconds, and remove its temporary files."""
     deadline = time.monotonic() + grace
     known: set[psutil.Process] = set()  # remembered, for an orphan no longer shows whose it is
-    while alive := {process for process in known | family(mark, home) if lives(process)}:
+    while alive := {process for process in known | family(mark, home) if is_alive(process)}:
         known |= alive
         if time.monotonic() >= deadline:
             for process in alive:

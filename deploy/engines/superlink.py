@@ -18,8 +18,8 @@ from common.runs.live_state import read_live_state
 from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outcome
 from deploy.engines.base import Resources
 from deploy.engines.fab import app_folder
-from deploy.federation.enrollment import clients
-from deploy.federation.superlink_client import Link
+from deploy.federation.enrollment import enrolled_clients
+from deploy.federation.superlink_client import SuperLinkClient
 from server_app.run_dir.run_dir import is_served
 
 FRESH_SECONDS = 8.0  # a ServerApp that wrote so recently lives
@@ -42,7 +42,7 @@ class SuperLinkJob:
 
     def __init__(self, config: RunConfig, resources: Resources) -> None:
         assert resources.link is not None, "the engine superlink is given one"
-        self.link: Link = resources.link
+        self.link: SuperLinkClient = resources.link
         self.folder = Path(config.out) / config.name
         if is_served(self.folder):
             raise ConfigError(
@@ -50,7 +50,7 @@ class SuperLinkJob:
                 f"without the command that started it; follow it with: fedkeel status "
                 f"{config.name} --follow, or end it with: flwr stop"
             )
-        names = [one.name for one in clients(self.link)]
+        names = [one.name for one in enrolled_clients(self.link)]
         if len(names) < config.quorum:
             raise ConfigError(
                 f"a round needs {config.quorum} clients (clients={config.clients}, "

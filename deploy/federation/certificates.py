@@ -131,7 +131,7 @@ def load_certificate(path: Path) -> x509.Certificate | None:
         raise DeployError(f"{path} is damaged: no certificate can be read from it") from error
 
 
-def fits(key: Key, certificate: x509.Certificate) -> bool:
+def is_key_of(key: Key, certificate: x509.Certificate) -> bool:
     """Say whether a certificate is for this key."""
     return key.public_key() == certificate.public_key()
 

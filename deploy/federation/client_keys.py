@@ -13,7 +13,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat
 
 from common.errors import DeployError
-from deploy.system.private_files import PRIVATE, PUBLIC, alone, make_folder, read_file, write_file
+from deploy.system.private_files import (
+    PRIVATE,
+    PUBLIC,
+    folder_lock,
+    make_folder,
+    read_file,
+    write_file,
+)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 TYPE = "ecdsa-sha2-nistp384"
@@ -70,7 +77,7 @@ def make_key(path: Path) -> PublicKey:
     """
     client_name(path.name)
     make_folder(path.parent)
-    with alone(path.parent):
+    with folder_lock(path.parent):
         beside = path.with_name(f"{path.name}.pub")
         if read_file(path) is None:
             if read_file(beside) is not None:

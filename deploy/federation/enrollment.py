@@ -16,14 +16,14 @@ from rich.table import Table
 
 from common.errors import DeployError, did_you_mean
 from deploy.federation.client_keys import PublicKey, client_name, fingerprint_of
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 
 REVOKED = "unregistered"  # Flower's word
 STYLES = {"online": "green", "offline": "yellow", "registered": "blue", REVOKED: "red"}
 
 
 @dataclass(frozen=True)
-class Enrolled:
+class EnrolledClient:
     """A client on the roll.
 
     Args:
@@ -41,7 +41,7 @@ class Enrolled:
     fingerprint: str
 
 
-def clients(link: Link) -> list[Enrolled]:
+def enrolled_clients(link: SuperLinkClient) -> list[EnrolledClient]:
     """Return who is enrolled, by name.
 
     Raises:
@@ -50,7 +50,7 @@ def clients(link: Link) -> list[Enrolled]:
     return [one for one in _roll(link) if one.status != REVOKED]
 
 
-def enroll(link: Link, name: str, key: PublicKey) -> str:
+def enroll(link: SuperLinkClient, name: str, key: PublicKey) -> str:
     """Enrol a client and return a sentence about it; nothing happens if it is enrolled already.
 
     Raises:
@@ -85,26 +85,26 @@ def enroll(link: Link, name: str, key: PublicKey) -> str:
     return f'"{name}" is enrolled with {key.fingerprint} (node {said["node-id"]})'
 
 
-def check_free(link: Link, name: str) -> None:
+def check_free(link: SuperLinkClient, name: str) -> None:
     """See that nobody is enrolled under a name.
 
     Raises:
         DeployError: somebody is.
     """
-    if name in {one.name for one in clients(link)}:
+    if name in {one.name for one in enrolled_clients(link)}:
         raise DeployError(
             f'"{name}" is enrolled already; to replace its key, first fedkeel revoke {name}, or '
             "take another name"
         )
 
 
-def revoke(link: Link, name: str) -> str:
+def revoke(link: SuperLinkClient, name: str) -> str:
     """Take a client off the roll, whether it is connected or not; return a sentence about it.
 
     Raises:
         DeployError: nobody of that name is enrolled.
     """
-    roll = clients(link)
+    roll = enrolled_clients(link)
     found = [one for one in roll if one.name == name]
     if not found:
         known = [one.name for one in roll if one.name]
@@ -120,7 +120,7 @@ def revoke(link: Link, name: str) -> str:
     )
 
 
-def table(enrolled: Sequence[Enrolled], now: datetime | None = None) -> Table:
+def clients_table(enrolled: Sequence[EnrolledClient], now: datetime | None = None) -> Table:
     """Return the roll as a table."""
     now = now or datetime.now(UTC)
     shown = Table(header_style="bold")
@@ -134,14 +134,14 @@ def table(enrolled: Sequence[Enrolled], now: datetime | None = None) -> Table:
     return shown
 
 
-def _roll(link: Link) -> list[Enrolled]:
+def _roll(link: SuperLinkClient) -> list[EnrolledClient]:
     return sorted(map(_read, link.nodes()), key=lambda one: (one.name, one.node_id))
 
 
-def _read(node: dict[str, Any]) -> Enrolled:
+def _read(node: dict[str, Any]) -> EnrolledClient:
     seen = node["seen"] and datetime.fromisoformat(node["seen"])
     fingerprint = fingerprint_of(node["key"].encode("ascii"))
-    return Enrolled(node["name"], node["node-id"], node["status"], seen or None, fingerprint)
+    return EnrolledClient(node["name"], node["node-id"], node["status"], seen or None, fingerprint)
 
 
 def _as(name: str) -> str:

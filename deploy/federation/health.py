@@ -19,7 +19,7 @@ CHECK = "/grpc.health.v1.Health/Check"
 OPTIONS = (("grpc.enable_http_proxy", 0),)  # a proxy variable is not for this machine's own ports
 
 
-def ask(address: str, seconds: float = SECONDS) -> None:
+def check_health(address: str, seconds: float = SECONDS) -> None:
     """Return if the health service at `address` (HOST:PORT) says that it serves.
 
     Raises:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     problems = []
     for address in given.addresses:
         try:
-            ask(address, given.timeout)
+            check_health(address, given.timeout)
         except DeployError as error:
             problems.append(str(error).replace("\n", " "))
     if problems:

@@ -19,7 +19,7 @@ WELL = {"answered", "ready", ""}
 
 
 @dataclass(frozen=True)
-class Turnout:
+class Participation:
     """Who is there, who is late and who is not coming.
 
     Attributes:
@@ -37,7 +37,7 @@ class Turnout:
     @classmethod
     def of(
         cls, live: LiveState | None, records: Sequence[RoundRecord], *, is_over: bool
-    ) -> "Turnout":
+    ) -> "Participation":
         """Return the turnout of a run by its last look and its records."""
         live = live or LiveState("", 0, 0, 0.0)
         doing = dict.fromkeys(records[-1].cohort if records else (), "offline")

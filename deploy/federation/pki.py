@@ -21,10 +21,10 @@ from common.io.files import sync_to_disk
 from deploy.federation.certificates import (
     Key,
     certificate_pem,
-    fits,
     host_name,
     is_authority,
     is_issued_by,
+    is_key_of,
     key_pem,
     load_certificate,
     load_key,
@@ -33,7 +33,14 @@ from deploy.federation.certificates import (
     new_key,
     new_server,
 )
-from deploy.system.private_files import PRIVATE, PUBLIC, alone, make_folder, read_file, write_file
+from deploy.system.private_files import (
+    PRIVATE,
+    PUBLIC,
+    folder_lock,
+    make_folder,
+    read_file,
+    write_file,
+)
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")  # health checks and Flower itself dial these
 DAYS, CA_DAYS = 825, 3650
@@ -41,7 +48,7 @@ FOLDERS = {"authority": 0o700, "server": 0o700, "link": 0o700, "public": 0o755}
 SECRET = re.compile(rb"[0-9a-f]{64}\n?")
 
 
-class Files:
+class PkiFiles:
     """Where everything lies below a federation's pki folder."""
 
     def __init__(self, home: Path) -> None:
@@ -57,7 +64,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Examined:
+class CertificateInfo:
     """What a server certificate says.
 
     Args:
@@ -111,7 +118,7 @@ def init(
             said.append(f"made {files.secret}, shared by the SuperLink and its app process only")
         elif not SECRET.fullmatch(secret):
             raise DeployError(f"{files.secret} is not 64 hex digits; move it away to have it made")
-        return said or [f"nothing to do: {_summary(examine(home, now))}"]
+        return said or [f"nothing to do: {_summary(certificate_info(home, now))}"]
 
 
 def renew(
@@ -147,21 +154,23 @@ def renew(
         return said
 
 
-def examine(home: Path, now: datetime | None = None) -> Examined:
+def certificate_info(home: Path, now: datetime | None = None) -> CertificateInfo:
     """Return what the server's certificate says; needs the folders server/ and public/ only.
 
     Raises:
         DeployError: one of the two certificates is missing or damaged, or they do not belong
             together.
     """
-    files, now = Files(home), now or datetime.now(UTC)
+    files, now = PkiFiles(home), now or datetime.now(UTC)
     ca, crt = load_certificate(files.public_crt), load_certificate(files.crt)
     if ca is None or crt is None:
         missing = files.public_crt if ca is None else files.crt
         raise DeployError(f"{missing} is missing; make it: fedkeel pki init --dir {home}")
     _check_issued(files, crt, ca)
     left = (crt.not_valid_after_utc - now) / timedelta(days=1)
-    return Examined(tuple(names_in(crt)), crt.not_valid_after_utc, left, ca.not_valid_after_utc)
+    return CertificateInfo(
+        tuple(names_in(crt)), crt.not_valid_after_utc, left, ca.not_valid_after_utc
+    )
 
 
 def names_of(hosts: Sequence[str]) -> list[str]:
@@ -174,29 +183,29 @@ def names_of(hosts: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _open(home: Path) -> Iterator[tuple[Files, list[str]]]:
+def _open(home: Path) -> Iterator[tuple[PkiFiles, list[str]]]:
     """The four folders, for this process alone, with nothing left halfway in."""
-    files = Files(home)
+    files = PkiFiles(home)
     for name, mode in FOLDERS.items():
         make_folder(home / name, mode, close=True)
     with ExitStack() as stack:
         for name in FOLDERS:  # they may be volumes, of which other processes mount others
-            stack.enter_context(alone(home / name))
+            stack.enter_context(folder_lock(home / name))
             for part in (home / name).glob(".*.part"):  # of a process that was killed
                 part.unlink()
         done = _move_in(files)
         yield files, [f"put {files.crt} in its place, which was interrupted"] if done else []
 
 
-def _move_in(files: Files) -> bool:
+def _move_in(files: PkiFiles) -> bool:
     """Let the next key and certificate take their places; False where there are none.
 
     What was interrupted before the key moved is undone: the old pair is still whole.
     """
     crt, key = load_certificate(files.next_crt), load_key(files.next_key)
-    if crt is not None and key is not None and fits(key, crt):
+    if crt is not None and key is not None and is_key_of(key, crt):
         files.next_key.replace(files.key)
-    if crt is not None and (key := load_key(files.key)) is not None and fits(key, crt):
+    if crt is not None and (key := load_key(files.key)) is not None and is_key_of(key, crt):
         files.next_crt.replace(files.crt)
         sync_to_disk(files.crt.parent)
         return True
@@ -218,7 +227,7 @@ class _Authority:
         return self.key
 
 
-def _authority(files: Files, now: datetime, said: list[str]) -> _Authority:
+def _authority(files: PkiFiles, now: datetime, said: list[str]) -> _Authority:
     """Return the authority; made, or completed, where something is missing."""
     key, crt = load_key(files.ca_key), load_certificate(files.ca_crt)
     if crt is None:
@@ -234,7 +243,7 @@ def _authority(files: Files, now: datetime, said: list[str]) -> _Authority:
         crt = new_authority(key, now, now + timedelta(days=CA_DAYS))
         write_file(files.ca_crt, certificate_pem(crt), PUBLIC)
         said.append(f"made {files.ca_crt}, an authority until {crt.not_valid_after_utc:%Y-%m-%d}")
-    elif key is not None and not fits(key, crt):
+    elif key is not None and not is_key_of(key, crt):
         raise DeployError(f"{files.ca_key} is not the key of {files.ca_crt}; bring the right one")
     if not is_authority(crt):
         raise DeployError(f"{files.ca_crt} is not the certificate of an authority")
@@ -253,7 +262,7 @@ def _authority(files: Files, now: datetime, said: list[str]) -> _Authority:
 
 
 def _issue(
-    files: Files,
+    files: PkiFiles,
     path: Path,
     key: Key,
     authority: _Authority,
@@ -269,7 +278,7 @@ def _issue(
     said.append(f"made {files.crt} for {', '.join(names)}, good until {end:%Y-%m-%d}")
 
 
-def _check_pair(files: Files, crt: x509.Certificate, authority: _Authority) -> None:
+def _check_pair(files: PkiFiles, crt: x509.Certificate, authority: _Authority) -> None:
     """Check that the server's key, its certificate and the authority fit."""
     _check_issued(files, crt, authority.crt)
     key = load_key(files.key)
@@ -278,14 +287,14 @@ def _check_pair(files: Files, crt: x509.Certificate, authority: _Authority) -> N
             f"{files.key} is missing: bring it back, or have both made anew: "
             f"fedkeel pki renew --dir {files.home}"
         )
-    if not fits(key, crt):
+    if not is_key_of(key, crt):
         raise DeployError(
             f"{files.key} is not the key of {files.crt}; move both away to have them made"
         )
 
 
 def _check_good_for(
-    files: Files, crt: x509.Certificate, wanted: Sequence[str], now: datetime
+    files: PkiFiles, crt: x509.Certificate, wanted: Sequence[str], now: datetime
 ) -> None:
     found, again = names_in(crt), f"make a new one: fedkeel pki renew --dir {files.home}"
     if missing := [name for name in wanted if name not in found]:
@@ -298,7 +307,7 @@ def _check_good_for(
         raise DeployError(f"{files.crt} has expired; {again}")
 
 
-def _check_issued(files: Files, crt: x509.Certificate, ca: x509.Certificate) -> None:
+def _check_issued(files: PkiFiles, crt: x509.Certificate, ca: x509.Certificate) -> None:
     if not is_issued_by(crt, ca):
         raise DeployError(
             f"{files.crt} was not made by this federation's authority; move it and its key away "
@@ -311,7 +320,7 @@ def _check_days(days: int) -> None:
         raise DeployError(f"a certificate can be good for 1 to {CA_DAYS} days, not {days}")
 
 
-def _summary(found: Examined) -> str:
+def _summary(found: CertificateInfo) -> str:
     return (
         f"the certificate is for {', '.join(found.names)} and good for {found.days_left:.0f} more "
         f"days, until {found.expires:%Y-%m-%d}"

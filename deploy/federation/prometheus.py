@@ -79,7 +79,7 @@ class RunCollector:
         yield from (replies, dropped, traffic, seconds)
 
 
-def serve(folder: Path, port: int, stop: threading.Event) -> None:
+def serve_metrics(folder: Path, port: int, stop: threading.Event) -> None:
     """Answer scrapes on 127.0.0.1:port until `stop` is set.
 
     Raises:

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from common.errors import DeployError
 from common.io.files import file_lock
-from deploy.federation.certificates import fits, load_certificate, load_key
-from deploy.federation.pki import examine
+from deploy.federation.certificates import is_key_of, load_certificate, load_key
+from deploy.federation.pki import certificate_info
 from deploy.federation.superlink_client import read_address
 from deploy.system.flower_env import QUIET
 from deploy.system.private_files import make_folder
-from deploy.system.process_group import Group, bin_folder
+from deploy.system.process_group import ProcessGroup, bin_folder
 
 LOG_BYTES = 16 << 20  # a log file is moved away beyond
 POLL_SECONDS = 0.5
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerOptions:
     """Where a server keeps what, and where it listens.
 
     Attributes:
@@ -65,7 +65,7 @@ class Place:
         return self.pki / "public/ca.crt"
 
 
-def commands(place: Place, folder: Path) -> dict[str, list[str]]:
+def commands(place: ServerOptions, folder: Path) -> dict[str, list[str]]:
     """Return what has to run, by name; `folder` takes the proxy's files.
 
     Raises:
@@ -76,9 +76,9 @@ def commands(place: Place, folder: Path) -> dict[str, list[str]]:
     for path in (place.ca, certificate, key, secret):
         if not path.is_file():
             raise DeployError(f"{path} is missing; fedkeel pki init --dir {place.pki} makes it")
-    examine(place.pki)
+    certificate_info(place.pki)
     private, public = load_key(key), load_certificate(certificate)
-    if private is None or public is None or not fits(private, public):
+    if private is None or public is None or not is_key_of(private, public):
         raise DeployError(
             f"{key} is not the key of {certificate}; put back the pair that belongs together, or "
             f"make a new one: fedkeel pki renew --dir {place.pki}"
@@ -111,7 +111,7 @@ def commands(place: Place, folder: Path) -> dict[str, list[str]]:
     return wanted
 
 
-def proxy_config(place: Place, folder: Path) -> str:
+def proxy_config(place: ServerOptions, folder: Path) -> str:
     """Return nginx's configuration, from the template that the container uses as well."""
     host, port = read_address(place.fleet)
     try:
@@ -145,7 +145,7 @@ class _Service:
     again: float = 0.0
 
 
-def serve(place: Place, say: Say, stop: threading.Event) -> None:
+def run_server(place: ServerOptions, say: Say, stop: threading.Event) -> None:
     """Keep the server's processes running until `stop` is set.
 
     Raises:
@@ -163,14 +163,16 @@ def serve(place: Place, say: Say, stop: threading.Event) -> None:
         _run(place, commands(place, place.state / "proxy"), say, stop)
 
 
-def _run(place: Place, wanted: Mapping[str, list[str]], say: Say, stop: threading.Event) -> None:
+def _run(
+    place: ServerOptions, wanted: Mapping[str, list[str]], say: Say, stop: threading.Event
+) -> None:
     proxy = f", clients on {place.fleet}" if place.fleet else ", no clients from outside"
     say(f"SuperLink on {place.superlink}{proxy}; logs in {place.state / 'logs'}")
     services = [
         _Service(name, command, place.state / "logs" / f"{name.replace(' ', '-')}.log")
         for name, command in wanted.items()
     ]
-    group = Group()
+    group = ProcessGroup()
     try:
         while not stop.is_set() and group.has_leader():
             for service in services:
@@ -181,7 +183,7 @@ def _run(place: Place, wanted: Mapping[str, list[str]], say: Say, stop: threadin
         group.end(*reversed(alive))
 
 
-def _tend(service: _Service, group: Group, place: Place, say: Say) -> None:
+def _tend(service: _Service, group: ProcessGroup, place: ServerOptions, say: Say) -> None:
     """Start a service that does not run, unless it ended too often just now."""
     now = time.monotonic()
     if service.process is not None and service.process.poll() is None:
@@ -203,7 +205,7 @@ def _tend(service: _Service, group: Group, place: Place, say: Say) -> None:
         service.begun = now
 
 
-def _environment(place: Place) -> Mapping[str, str]:
+def _environment(place: ServerOptions) -> Mapping[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     return {
         **kept,
@@ -215,7 +217,7 @@ def _environment(place: Place) -> Mapping[str, str]:
     }
 
 
-def _check_ports(place: Place) -> None:
+def _check_ports(place: ServerOptions) -> None:
     _check_port("127.0.0.1", place.port)
     if place.fleet:
         host, port = read_address(place.fleet)

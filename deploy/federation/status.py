@@ -11,7 +11,7 @@ from common.io.text import single_line
 from common.runs.live_state import LIVE, LiveState, read_live_state
 from common.runs.outcome import OUTCOME, Outcome, read_outcome
 from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_records
-from deploy.federation.participation import Turnout
+from deploy.federation.participation import Participation
 from server_app.run_dir.run_dir import LOG
 
 LONGEST_LINE = 1000
@@ -20,7 +20,7 @@ SILENT_SECONDS = 10.0  # a run that lives gives a sign every two
 OK, FAILED = 0, 1
 
 
-def show(
+def print_status(
     console: Console, out: Path, name: str, *, follow: bool, every_client: bool = False
 ) -> int:
     """Print where a run stands; with `follow` until it ends. Returns 1 for one that failed.
@@ -31,7 +31,7 @@ def show(
         ConfigError: there is no such run.
         RecordError: its records cannot be read.
     """
-    folder = find(out, name)
+    folder = find_run(out, name)
     told = ""
     while True:
         outcome, live = read_outcome(folder), read_live_state(folder)
@@ -46,7 +46,7 @@ def show(
         time.sleep(FOLLOW_SECONDS)
 
 
-def find(out: Path, name: str) -> Path:
+def find_run(out: Path, name: str) -> Path:
     """Return the folder of the run of this name, or of the one that was touched last.
 
     Raises:
@@ -113,7 +113,7 @@ def _print(
 ) -> None:
     line = headline(live, outcome, time.time(), folder.name)
     console.print(f"{folder.name}: {line}", markup=False, soft_wrap=True)
-    turnout = Turnout.of(live, records, is_over=outcome is not None)
+    turnout = Participation.of(live, records, is_over=outcome is not None)
     shown = turnout.clients if every_client else turnout.worth_a_look
     console.print(str(turnout), markup=False, soft_wrap=True)
     if shown:

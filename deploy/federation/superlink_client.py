@@ -49,7 +49,7 @@ REFUSALS: Mapping[int, str] = {
 
 
 @dataclass(frozen=True)
-class Link:
+class SuperLinkClient:
     """A SuperLink and how to trust it.
 
     Args:
@@ -80,7 +80,7 @@ class Link:
         return nodes
 
     def _ask(self, command: Sequence[str], timeout: float) -> Any:
-        check(self.address, self.ca)
+        check_tls(self.address, self.ca)
         connection: dict[str, Any] = {"address": self.address}
         if self.ca is not None:
             connection["root-certificates"] = str(self.ca.absolute())
@@ -106,7 +106,7 @@ class Link:
                     f"{command[0]} cannot be run: {error.strerror}; install Flower: "
                     'pip install "flwr[simulation]"'
                 ) from error
-        return answer(self.address, done.returncode, done.stdout, done.stderr)
+        return read_flwr_output(self.address, done.returncode, done.stdout, done.stderr)
 
     def _env(self, home: str) -> dict[str, str]:
         host, _ = read_address(self.address)
@@ -122,7 +122,7 @@ class Link:
         }
 
 
-def answer(address: str, code: int, out: str, err: str) -> Any:
+def read_flwr_output(address: str, code: int, out: str, err: str) -> Any:
     """Return what Flower's command said as JSON.
 
     Raises:
@@ -149,7 +149,7 @@ def answer(address: str, code: int, out: str, err: str) -> Any:
     raise DeployError(f"the SuperLink at {address} cannot do it (code {code}): {end}")
 
 
-def check(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> None:
+def check_tls(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> None:
     """Shake hands with a server over TLS and see that it can be trusted.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from deploy.node.supernode_log import Heard
+from deploy.node.supernode_log import NodeLogState
 
 Kind: TypeAlias = Literal[
     "refused", "left", "version", "killed", "failed", "gave up", "no app process"
@@ -18,7 +18,7 @@ LONGEST_PAUSE = 30.0
 
 
 @dataclass(frozen=True)
-class Life:
+class NodeExit:
     """The last life of a node, and what the ones before it leave to know.
 
     Attributes:
@@ -37,12 +37,14 @@ class Life:
     killed: float | None = None
     now: float = 0.0
 
-    def after(self, heard: Heard, code: int | None, *, lasted: float, now: float) -> "Life":
+    def after(
+        self, heard: NodeLogState, code: int | None, *, lasted: float, now: float
+    ) -> "NodeExit":
         """Return what is to know when the next life has ended (seconds)."""
         kind = _kind(heard, code)
         goes_on = kind == self.kind and lasted < HEALTHY_SECONDS
         killed = now if heard.connected and kind == "killed" else self.killed
-        return Life(kind, self.tries + 1 if goes_on else 1, code, heard.code, killed, now)
+        return NodeExit(kind, self.tries + 1 if goes_on else 1, code, heard.code, killed, now)
 
     @property
     def pause(self) -> float:
@@ -50,7 +52,7 @@ class Life:
         return PAUSES.get(self.kind, min(2.0 ** (self.tries - 1), LONGEST_PAUSE))
 
 
-def _kind(heard: Heard, code: int | None) -> Kind:
+def _kind(heard: NodeLogState, code: int | None) -> Kind:
     if heard.gave_up:
         return "gave up"
     if code is None:
@@ -62,7 +64,7 @@ def _kind(heard: Heard, code: int | None) -> Kind:
     return known.get(heard.code, "failed" if code else "left")
 
 
-def why(life: Life, name: str, fingerprint: str, clock: str) -> str:
+def exit_reason(life: NodeExit, name: str, fingerprint: str, clock: str) -> str:
     """Say why a node's life ended and what to do.
 
     Args:
@@ -74,7 +76,7 @@ def why(life: Life, name: str, fingerprint: str, clock: str) -> str:
     return REASONS[life.kind](life, f'client "{name}" (key {fingerprint})', name, clock)
 
 
-def _refused(life: Life, client: str, name: str, _: str) -> str:
+def _refused(life: NodeExit, client: str, name: str, _: str) -> str:
     if life.killed is not None and life.now - life.killed < STILL_ONLINE_SECONDS:
         return (
             f"the server still counts the node of {client} that was killed "
@@ -89,7 +91,7 @@ def _refused(life: Life, client: str, name: str, _: str) -> str:
     )
 
 
-def _left(_: Life, client: str, __: str, clock: str) -> str:
+def _left(_: NodeExit, client: str, __: str, clock: str) -> str:
     if clock:
         return f"the server does not accept the signatures of {client}: {clock}"
     return (
@@ -98,14 +100,14 @@ def _left(_: Life, client: str, __: str, clock: str) -> str:
     )
 
 
-def _version(_: Life, client: str, __: str, ___: str) -> str:
+def _version(_: NodeExit, client: str, __: str, ___: str) -> str:
     return (
         f"the server runs another version of Flower than {client}; install the version of FedKeel "
         "that the operator names"
     )
 
 
-def _killed(life: Life, client: str, _: str, __: str) -> str:
+def _killed(life: NodeExit, client: str, _: str, __: str) -> str:
     assert life.code is not None
     try:
         name = signal.Signals(-life.code).name
@@ -115,21 +117,21 @@ def _killed(life: Life, client: str, _: str, __: str) -> str:
     return f"the node of {client} was ended by {name}{memory}"
 
 
-def _failed(life: Life, client: str, _: str, clock: str) -> str:
+def _failed(life: NodeExit, client: str, _: str, clock: str) -> str:
     flower = f", Flower's code {life.flower}" if life.flower else ""
     hint = f"; {clock}" if clock else ""
     return f"the node of {client} ended with exit code {life.code}{flower}{hint}; see its log"
 
 
-def _gave_up(_: Life, client: str, __: str, ___: str) -> str:
+def _gave_up(_: NodeExit, client: str, __: str, ___: str) -> str:
     return f"the node of {client} gave up on a connection that broke; it is started anew"
 
 
-def _no_app_process(_: Life, client: str, __: str, ___: str) -> str:
+def _no_app_process(_: NodeExit, client: str, __: str, ___: str) -> str:
     return f"the app process of {client} ended; its node is started anew with it"
 
 
-REASONS: Mapping[Kind, Callable[[Life, str, str, str], str]] = {
+REASONS: Mapping[Kind, Callable[[NodeExit, str, str, str], str]] = {
     "refused": _refused,
     "left": _left,
     "version": _version,

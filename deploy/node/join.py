@@ -13,18 +13,18 @@ from rich.console import Console
 
 from common.errors import DeployError
 from deploy.federation.client_keys import client_name
-from deploy.node.supernode import KEPT, Node, node_config, serve
+from deploy.node.supernode import KEPT, Node, node_config, run_node
 from deploy.preflight.client_checks import (
-    ask_child,
     check_key,
     check_memory,
     check_shared_memory,
     check_space,
-    claimed,
-    judge_claim,
+    judge_key_lock,
+    key_lock,
+    run_in_child,
 )
-from deploy.preflight.dry_run import Order
-from deploy.preflight.findings import Finding, exit_code, print_findings, safely
+from deploy.preflight.dry_run import DryRunTask
+from deploy.preflight.findings import Finding, exit_code, print_findings, run_check
 from deploy.preflight.server_checks import check_server
 from deploy.system.private_files import make_folder
 
@@ -66,24 +66,24 @@ def join(
     Raises:
         DeployError: the command makes no sense, or the node cannot be started at all.
     """
-    part = read_part(partition)
+    part = read_partition(partition)
     if data is None and part is None:
         raise DeployError(
             "this client has no data: give its folder of pictures, --data DIR, or its part of a "
             "data set that the federation deals out, --partition K/N"
         )
-    name, key = who(name, key, KEYS.expanduser())
+    name, key = name_and_key(name, key, KEYS.expanduser())
     data, ca = data and data.expanduser().absolute(), ca.expanduser().absolute()
     public, of_key = check_key(name, key)
     with (
-        claimed(key) if public else nullcontext(True) as is_free,
+        key_lock(key) if public else nullcontext(True) as is_free,
         _home(home or key.with_name(f"{key.name}.node")) as place,
     ):
-        findings = [of_key, *judge_claim(name, is_free=is_free, check_only=check_only)]
-        order = Order(str(data or ""), part or (), str(config.absolute()) if config else "")
+        findings = [of_key, *judge_key_lock(name, is_free=is_free, check_only=check_only)]
+        order = DryRunTask(str(data or ""), part or (), str(config.absolute()) if config else "")
         doing = f"checking {name}, the way to {superlink}, and a step of training"
         console.print(doing, markup=False, soft_wrap=True)
-        findings += look(superlink, ca, data, place, order)
+        findings += client_findings(superlink, ca, data, place, order)
         print_findings(console, findings, ready=CHECKED if check_only else "Ready to take part.")
         if exit_code(findings) or check_only:
             return exit_code(findings)
@@ -96,13 +96,13 @@ def join(
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         with _until_told() as is_over:
-            serve(node, say, is_over)
+            run_node(node, say, is_over)
         say("stopped as asked; nothing is left running")
     return 0
 
 
-def look(
-    superlink: str, ca: Path, data: Path | None, home: Path, order: Order
+def client_findings(
+    superlink: str, ca: Path, data: Path | None, home: Path, order: DryRunTask
 ) -> Iterator[Finding]:
     """Run all checks but that of the key, each whatever the others find."""
 
@@ -113,11 +113,11 @@ def look(
         yield from check_space(data, home)
 
     def check_training_step() -> Iterator[Finding]:
-        yield from ask_child("step", order)
+        yield from run_in_child("step", order)
 
     def check_data() -> Iterator[Finding]:
         if data is not None or order.config:
-            yield from ask_child("data", order)
+            yield from run_in_child("data", order)
 
     for check in (
         check_connection,
@@ -127,10 +127,10 @@ def look(
         check_data,
         check_training_step,
     ):
-        yield from safely(check)
+        yield from run_check(check)
 
 
-def read_part(text: str) -> tuple[int, int] | None:
+def read_partition(text: str) -> tuple[int, int] | None:
     """Return (K, N) of "K/N", None of "".
 
     Raises:
@@ -146,7 +146,7 @@ def read_part(text: str) -> tuple[int, int] | None:
     return int(number), int(total)
 
 
-def who(name: str, key: Path | None, folder: Path) -> tuple[str, Path]:
+def name_and_key(name: str, key: Path | None, folder: Path) -> tuple[str, Path]:
     """Return the client's name and the absolute path of its key, which may not be there yet.
 
     Args:

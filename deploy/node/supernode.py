@@ -14,12 +14,12 @@ from pathlib import Path
 from secrets import token_hex
 
 from common.errors import DeployError
-from deploy.node.exit_reasons import Life, why
-from deploy.node.supernode_log import Heard, grave, hear, plain
+from deploy.node.exit_reasons import NodeExit, exit_reason
+from deploy.node.supernode_log import NodeLogState, read_log_line, warning_text, without_colours
 from deploy.preflight.server_checks import judge_clock
 from deploy.preflight.tls_probe import clock_ahead
 from deploy.system.flower_env import QUIET
-from deploy.system.line_reader import Crew
+from deploy.system.piped_process_group import PipedProcessGroup
 from deploy.system.private_files import PRIVATE, make_folder, write_file
 from deploy.system.process_group import bin_folder
 
@@ -90,7 +90,7 @@ def node_config(data: Path | None, part: tuple[int, int] | None, keep: Path) -> 
     return " ".join(words)
 
 
-def serve(node: Node, say: Say, stop: Stop) -> None:
+def run_node(node: Node, say: Say, stop: Stop) -> None:
     """Keep the node running until `stop` says so; on return nothing of it is left running.
 
     Raises:
@@ -98,40 +98,42 @@ def serve(node: Node, say: Say, stop: Stop) -> None:
     """
     make_folder(node.home)
     shutil.rmtree(node.home / "apps", ignore_errors=True)  # of earlier runs; they come again
-    life = Life()
+    life = NodeExit()
     with _log(node.home / LOG) as raw:
         while not stop():
             begin = time.monotonic()
-            heard, code = _live(node, say, raw, stop)
+            heard, code = _run_once(node, say, raw, stop)
             if stop():
                 return
             now = time.monotonic()
             life = life.after(heard, code, lasted=now - begin, now=now)
             if life.tries % FORGOTTEN == 1:
-                reason = why(life, node.name, node.fingerprint, _wrong_clock(node))
+                reason = exit_reason(life, node.name, node.fingerprint, _wrong_clock(node))
                 say(f"{reason}; next try in {life.pause:.0f} s")
             _wait(life.pause, stop)
 
 
-def _live(node: Node, say: Say, raw: logging.Logger, stop: Stop) -> tuple[Heard, int | None]:
+def _run_once(
+    node: Node, say: Say, raw: logging.Logger, stop: Stop
+) -> tuple[NodeLogState, int | None]:
     """Run the node once; return what it told, and its exit code if it was the one that ended."""
-    told = [Heard()]
+    told = [NodeLogState()]
 
     def of_node(line: str) -> None:
-        raw.info("%s", plain(line))
-        told[0], event = hear(told[0], line, time.monotonic())
+        raw.info("%s", without_colours(line))
+        told[0], event = read_log_line(told[0], line, time.monotonic())
         if event:
             say(event)
 
     def of_apps(line: str) -> None:
-        raw.info("app: %s", plain(line))
+        raw.info("app: %s", without_colours(line))
         forget_torn_app(node.home, line)
-        if event := grave(line):
+        if event := warning_text(line):
             say(event)
 
     port, secret = _free_port(), node.home / "superexec.secret"
     write_file(secret, token_hex(32).encode(), PRIVATE, replace=True)
-    with Crew(node.home, _environment(node), LAST_SECONDS) as crew:
+    with PipedProcessGroup(node.home, _environment(node), LAST_SECONDS) as crew:
         process = crew.start(_node_command(node, port, secret), of_node)
         while not stop() and crew.is_whole() and not told[0].gave_up:
             time.sleep(POLL_SECONDS)

@@ -18,7 +18,7 @@ FULL_SAID = "the disk is full: make room (df -h)"
 
 
 @dataclass(frozen=True)
-class Heard:
+class NodeLogState:
     """What the lines of one node's life add up to.
 
     Attributes:
@@ -40,10 +40,10 @@ class Heard:
     gave_up: bool = False
 
 
-Told: TypeAlias = tuple[Heard, str]
+StateAndEvent: TypeAlias = tuple[NodeLogState, str]
 
 
-def hear(heard: Heard, line: str, now: float) -> Told:
+def read_log_line(heard: NodeLogState, line: str, now: float) -> StateAndEvent:
     """Return what is known after a line of the SuperNode, and the event to tell, "" for none.
 
     Args:
@@ -51,73 +51,73 @@ def hear(heard: Heard, line: str, now: float) -> Told:
         line: as the process wrote it, colours included.
         now: when it came, in seconds of any clock.
     """
-    text = LEVEL.sub("", plain(line))
+    text = LEVEL.sub("", without_colours(line))
     for pattern, means in RULES.items():
         if match := pattern.match(text):
             heard, event = means(heard, match.groups(), now)
             return heard, single_line(event)
-    return heard, grave(line)
+    return heard, warning_text(line)
 
 
-def grave(line: str) -> str:
+def warning_text(line: str) -> str:
     """Return the text of a warning or an error of any of the processes, "" for other lines."""
-    if FULL.match(plain(line)):
+    if FULL.match(without_colours(line)):
         return FULL_SAID
-    found = GRAVE.match(plain(line))
+    found = GRAVE.match(without_colours(line))
     return single_line(found[1]) if found and not PASSING.match(found[1]) else ""
 
 
-def plain(line: str) -> str:
+def without_colours(line: str) -> str:
     """Return a line without its colours."""
     return COLOURS.sub("", line).rstrip()
 
 
-def _connected(heard: Heard, _: tuple[str, ...], __: float) -> Told:
+def _connected(heard: NodeLogState, _: tuple[str, ...], __: float) -> StateAndEvent:
     return replace(heard, connected=True), "connected: ready for orders"
 
 
-def _retrying(heard: Heard, _: tuple[str, ...], __: float) -> Told:
+def _retrying(heard: NodeLogState, _: tuple[str, ...], __: float) -> StateAndEvent:
     event = "" if heard.retrying else "the server cannot be reached; trying again until it can"
     return replace(heard, retrying=True), event
 
 
-def _reached(heard: Heard, found: tuple[str, ...], _: float) -> Told:
+def _reached(heard: NodeLogState, found: tuple[str, ...], _: float) -> StateAndEvent:
     event = f"the server can be reached again after {float(found[0]):.0f} s"
     return replace(heard, retrying=False), event if heard.retrying else ""
 
 
-def _message(heard: Heard, found: tuple[str, ...], _: float) -> Told:
+def _message(heard: NodeLogState, found: tuple[str, ...], _: float) -> StateAndEvent:
     run, number = found
     event = "" if run == heard.run else f"takes part in run {run}"
     return replace(heard, run=run, round=number or ""), event
 
 
-def _order(heard: Heard, found: tuple[str, ...], now: float) -> Told:
+def _order(heard: NodeLogState, found: tuple[str, ...], now: float) -> StateAndEvent:
     kind = "question" if found[0] == "query" else f"{found[0]} order"
     return replace(heard, since=now, retrying=False), f"{_round(heard)}{kind} received"
 
 
-def _reply(heard: Heard, _: tuple[str, ...], now: float) -> Told:
+def _reply(heard: NodeLogState, _: tuple[str, ...], now: float) -> StateAndEvent:
     return heard, f"{_round(heard)}reply sent, {now - heard.since:.1f} s after the order"
 
 
-def _too_late(heard: Heard, _: tuple[str, ...], __: float) -> Told:
+def _too_late(heard: NodeLogState, _: tuple[str, ...], __: float) -> StateAndEvent:
     return replace(heard, retrying=False), f"{_round(heard)}nobody waits for the reply any more"
 
 
-def _gave_up(heard: Heard, _: tuple[str, ...], __: float) -> Told:
+def _gave_up(heard: NodeLogState, _: tuple[str, ...], __: float) -> StateAndEvent:
     return replace(heard, gave_up=True), "the connection broke and the node gave up on it"
 
 
-def _code(heard: Heard, found: tuple[str, ...], _: float) -> Told:
+def _code(heard: NodeLogState, found: tuple[str, ...], _: float) -> StateAndEvent:
     return replace(heard, code=found[0]), ""
 
 
-def _round(heard: Heard) -> str:
+def _round(heard: NodeLogState) -> str:
     return f"round {heard.round}: " if heard.round else ""
 
 
-Rule: TypeAlias = Callable[[Heard, tuple[str, ...], float], Told]
+Rule: TypeAlias = Callable[[NodeLogState, tuple[str, ...], float], StateAndEvent]
 RULES: Mapping[re.Pattern[str], Rule] = {
     re.compile(r"SuperNode ID: \d+"): _connected,
     re.compile(r"Connection attempt failed, retrying"): _retrying,

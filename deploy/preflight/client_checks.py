@@ -21,7 +21,7 @@ from deploy.federation.client_keys import (
     public_line,
     read_public,
 )
-from deploy.preflight.dry_run import Order
+from deploy.preflight.dry_run import DryRunTask
 from deploy.preflight.findings import Finding
 from deploy.preflight.hardware import (
     judge_client_memory,
@@ -60,7 +60,7 @@ def judge_key(name: str, path: Path, fingerprint: str, *, is_new: bool) -> Findi
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[bool]:
+def key_lock(path: Path) -> Iterator[bool]:
     """Hold a key for this process; yields whether it is free. The lock dies with the process."""
     with path.open("rb") as file:
         try:
@@ -71,7 +71,7 @@ def claimed(path: Path) -> Iterator[bool]:
             yield True
 
 
-def judge_claim(name: str, *, is_free: bool, check_only: bool) -> Iterator[Finding]:
+def judge_key_lock(name: str, *, is_free: bool, check_only: bool) -> Iterator[Finding]:
     """Refuse a second node of the same client on this machine."""
     if is_free:
         return
@@ -108,7 +108,7 @@ def check_shared_memory() -> Iterator[Finding]:
         yield judge_client_shared_memory(shutil.disk_usage(SHARED_MEMORY).total)
 
 
-def ask_child(what: str, order: Order, seconds: float | None = None) -> list[Finding]:
+def run_in_child(what: str, order: DryRunTask, seconds: float | None = None) -> list[Finding]:
     """Have a process of its own try something and return its findings; none of it stays.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from deploy.preflight.findings import INSTALL, Finding, exit_code, print_findings, safely
+from deploy.preflight.findings import INSTALL, Finding, exit_code, print_findings, run_check
 from deploy.preflight.hardware import (
     CGROUP,
     cgroup_cores,
@@ -34,14 +34,14 @@ PKI = Path("pki")  # where `fedkeel pki init` puts what it makes
 SOON_DAYS = 30
 DATA_PLACES = ("/usr/share/datasets/fashion-mnist", "data")
 __all__ = [
-    "Finding", "cgroup_cores", "cgroup_memory", "examine", "exit_code", "judge_disk", "judge_gpu",
-    "judge_memory", "judge_no_gpu", "judge_shared_memory", "print_findings",
+    "Finding", "cgroup_cores", "cgroup_memory", "exit_code", "judge_disk", "judge_gpu",
+    "judge_memory", "judge_no_gpu", "judge_shared_memory", "machine_findings", "print_findings",
 ]  # fmt: skip
 
 
-def examine() -> list[Finding]:
+def machine_findings() -> list[Finding]:
     """Run every check; takes a few seconds, for torch and Ray are really imported."""
-    return [finding for check in CHECKS for finding in safely(check)]
+    return [finding for check in CHECKS for finding in run_check(check)]
 
 
 def check_python() -> Iterator[Finding]:
@@ -165,10 +165,10 @@ def judge_solution(point: Sequence[float] | None) -> Finding:
 
 def check_server_certificate() -> Iterator[Finding]:
     """On a federation's server: how long is its certificate good, and for which names?"""
-    from deploy.federation.pki import examine
+    from deploy.federation.pki import certificate_info
 
     if PKI.is_dir():
-        found = examine(PKI)
+        found = certificate_info(PKI)
         yield judge_server_certificate(found.names, found.days_left)
 
 

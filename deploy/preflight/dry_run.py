@@ -21,7 +21,7 @@ MEND = "mend it, then run this again"
 
 
 @dataclass(frozen=True)
-class Order:
+class DryRunTask:
     """What to try.
 
     Attributes:
@@ -42,7 +42,7 @@ class Order:
         return {**place, **(dict(zip(names, self.part, strict=True)) if self.part else {})}
 
 
-def try_data(order: Order) -> Iterator[Finding]:
+def try_data(order: DryRunTask) -> Iterator[Finding]:
     """Read the federation's config, and every picture of the client's folder."""
     from common.config import RunConfig
     from common.data import OWN, FolderOptions, inspect_folder, own_options
@@ -63,7 +63,7 @@ def try_data(order: Order) -> Iterator[Finding]:
     yield from judge_folder(path, inspect_folder(path, options), has_list=config is not None)
 
 
-def _judge_config(config: Any, order: Order) -> Iterator[Finding]:
+def _judge_config(config: Any, order: DryRunTask) -> Iterator[Finding]:
     from common.data import OWN
 
     name = config.data.name
@@ -117,7 +117,7 @@ def judge_folder(path: Path, report: Any, *, has_list: bool) -> Iterator[Finding
         yield Finding("data", "note", said, "repair or remove them; they are left out meanwhile")
 
 
-def try_step(order: Order) -> Iterator[Finding]:
+def try_step(order: DryRunTask) -> Iterator[Finding]:
     """Look at the GPU, then train on a real batch as a round would."""
     from deploy.preflight.hardware import check_gpu
 
@@ -131,7 +131,7 @@ def try_step(order: Order) -> Iterator[Finding]:
     yield _step(order)
 
 
-def _step(order: Order) -> Finding:
+def _step(order: DryRunTask) -> Finding:
     from client_app.client_data import load_client_data
     from client_app.trainer import train
     from client_app.watchdog import seconds_since_start
@@ -172,14 +172,17 @@ def _config_of(data: str) -> Any:
     return parse(flat | {"data.image-size": max(found.shape[1:])})
 
 
-TRIES: Mapping[str, Callable[[Order], Iterator[Finding]]] = {"data": try_data, "step": try_step}
+TRIES: Mapping[str, Callable[[DryRunTask], Iterator[Finding]]] = {
+    "data": try_data,
+    "step": try_step,
+}
 TOPICS = {"data": "data", "step": "training step"}
 
 
 def main(what: str) -> None:
     """Carry out the order on standard input."""
     given = json.load(sys.stdin)
-    order = Order(**{**given, "part": tuple(given["part"])})
+    order = DryRunTask(**{**given, "part": tuple(given["part"])})
     try:
         for finding in TRIES[what](order):
             _tell(finding)

@@ -48,7 +48,7 @@ def print_findings(
     console.print(f"{problems} problem{plural} to mend" if problems else ready)
 
 
-def safely(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def run_check(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     """A doctor must not fall ill himself: what a check raises becomes a finding."""
     try:
         with warnings.catch_warnings():

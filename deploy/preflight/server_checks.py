@@ -16,14 +16,14 @@ from deploy.preflight.findings import Finding
 from deploy.preflight.tls_probe import (
     HEALTH,
     PATIENCE_SECONDS,
-    Answer,
-    Certificate,
-    ask,
+    HealthResponse,
+    ServerCertificate,
     certificate_of,
-    connect,
+    connect_tls,
+    connection_error,
+    get_health,
     is_authority,
-    reached,
-    trusting,
+    tls_context,
 )
 
 SOON_DAYS = 30
@@ -44,20 +44,20 @@ def check_server(superlink: str, ca: Path) -> Iterator[Finding]:
         yield Finding("address", "problem", str(error), "ask the operator for the address")
         return
     yield from judge_proxy(address[0], urllib.request.getproxies())
-    failure = reached(address)
+    failure = connection_error(address)
     yield judge_address(superlink, failure)
     if failure or not authority:
         why = "the server cannot be reached" if failure else f"{ca} cannot be used"
-        yield untold("certificate", why)
+        yield not_checked("certificate", why)
         return
     try:
-        with connect(address, trusting(authority)) as tls:
+        with connect_tls(address, tls_context(authority)) as tls:
             yield judge_certificate(address[0], certificate_of(tls), None, now)
-            yield from judge_answer(superlink, ask(tls, address, trusted=True))
+            yield from judge_answer(superlink, get_health(tls, address, trusted=True))
     except ssl.SSLCertVerificationError as error:
-        with suppress(OSError), connect(address, None) as tls:
+        with suppress(OSError), connect_tls(address, None) as tls:
             yield judge_certificate(address[0], certificate_of(tls), error, now)
-            yield from judge_answer(superlink, ask(tls, address, trusted=False))
+            yield from judge_answer(superlink, get_health(tls, address, trusted=False))
     except OSError as error:
         yield judge_handshake(superlink, error)
 
@@ -134,7 +134,7 @@ def read_ca(path: Path, now: datetime) -> tuple[Sequence[x509.Certificate], Find
 
 
 def judge_certificate(
-    host: str, shown: Certificate, error: ssl.SSLCertVerificationError | None, now: datetime
+    host: str, shown: ServerCertificate, error: ssl.SSLCertVerificationError | None, now: datetime
 ) -> Finding:
     """Judge a server's certificate and what OpenSSL found wrong with it (None is nothing)."""
     if error is None:
@@ -182,7 +182,7 @@ def judge_handshake(superlink: str, error: OSError) -> Finding:
 NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
-def judge_answer(superlink: str, answer: Answer | None) -> Iterator[Finding]:
+def judge_answer(superlink: str, answer: HealthResponse | None) -> Iterator[Finding]:
     """Judge the answer to GET /health, and the clock by its date."""
     if answer is None:
         sentence = f"{superlink} speaks TLS but answers GET {HEALTH} with no HTTP"
@@ -200,7 +200,7 @@ def judge_answer(superlink: str, answer: Answer | None) -> Iterator[Finding]:
         sentence = f"{who}: GET {HEALTH} gives status {answer.status} (server: {answer.server})"
         yield Finding("server", "problem", sentence, "ask the operator whether the server runs")
     if answer.ahead is None:
-        yield untold("clock", "the server's answer has no date")
+        yield not_checked("clock", "the server's answer has no date")
     else:
         yield judge_clock(answer.ahead)
 
@@ -218,7 +218,7 @@ def judge_clock(ahead: float) -> Finding:
     return Finding("clock", "ok", f"this machine's clock agrees with the server's ({ahead:+.1f} s)")
 
 
-def untold(topic: str, why: str) -> Finding:
+def not_checked(topic: str, why: str) -> Finding:
     """Return the finding about something that another finding keeps from being looked at."""
     return Finding(topic, "note", f"cannot be told: {why}")
 

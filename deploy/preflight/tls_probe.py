@@ -23,7 +23,7 @@ HEALTH = "/health"
 
 
 @dataclass(frozen=True)
-class Certificate:
+class ServerCertificate:
     """The certificate that a server shows: its names, issuer and days (UTC)."""
 
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ class Certificate:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HealthResponse:
     """An answer to GET /health.
 
     Attributes:
@@ -49,7 +49,7 @@ class Answer:
     trusted: bool
 
 
-def trusting(authority: Sequence[x509.Certificate]) -> ssl.SSLContext:
+def tls_context(authority: Sequence[x509.Certificate]) -> ssl.SSLContext:
     """Return a context that trusts these certificates alone, as the SuperNode's own does."""
     der = b"".join(each.public_bytes(Encoding.DER) for each in authority)
     return ssl.create_default_context(cadata=der)
@@ -66,7 +66,7 @@ def is_authority(certificate: x509.Certificate) -> bool:
     return constraints.ca
 
 
-def connect(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSocket:
+def connect_tls(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSocket:
     """Shake hands within PATIENCE_SECONDS; without a context any certificate will do.
 
     Raises:
@@ -83,7 +83,7 @@ def connect(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSocket:
         raise
 
 
-def certificate_of(tls: ssl.SSLSocket) -> Certificate:
+def certificate_of(tls: ssl.SSLSocket) -> ServerCertificate:
     """Return the certificate that the other side showed."""
     der = tls.getpeercert(binary_form=True)
     assert der is not None, "a TLS server always shows one"
@@ -94,7 +94,7 @@ def certificate_of(tls: ssl.SSLSocket) -> Certificate:
         extension = shown.extensions.get_extension_for_oid(oid).value
         assert isinstance(extension, x509.SubjectAlternativeName)
         names = tuple(str(name.value) for name in extension)
-    return Certificate(
+    return ServerCertificate(
         names,
         shown.issuer.rfc4514_string(),
         shown.not_valid_before_utc,
@@ -102,7 +102,7 @@ def certificate_of(tls: ssl.SSLSocket) -> Certificate:
     )
 
 
-def ask(tls: ssl.SSLSocket, address: Address, *, trusted: bool) -> Answer | None:
+def get_health(tls: ssl.SSLSocket, address: Address, *, trusted: bool) -> HealthResponse | None:
     """Send GET /health; None when no HTTP comes back."""
     connection = http.client.HTTPConnection(*address, timeout=PATIENCE_SECONDS)
     connection.sock = tls
@@ -118,10 +118,12 @@ def ask(tls: ssl.SSLSocket, address: Address, *, trusted: bool) -> Answer | None
         # The header leaves out the fraction of the second, half a second in the mean.
         date = parsedate_to_datetime(response.headers["Date"]).timestamp() + 0.5
         ahead = middle - date
-    return Answer(response.status, response.headers.get("Server", "unnamed"), ahead, trusted)
+    return HealthResponse(
+        response.status, response.headers.get("Server", "unnamed"), ahead, trusted
+    )
 
 
-def reached(address: Address) -> Exception | None:
+def connection_error(address: Address) -> Exception | None:
     """Try a TCP connection; return what went wrong, None for nothing."""
     try:
         socket.create_connection(address, timeout=PATIENCE_SECONDS).close()
@@ -134,8 +136,8 @@ def clock_ahead(superlink: str, ca: Path) -> float | None:
     """Return the seconds that this machine's clock is ahead of the server's, None if unknown."""
     with suppress(OSError, ValueError, DeployError):
         address = read_address(superlink)
-        context = trusting(x509.load_pem_x509_certificates(ca.read_bytes()))
-        with connect(address, context) as tls:
-            answer = ask(tls, address, trusted=True)
+        context = tls_context(x509.load_pem_x509_certificates(ca.read_bytes()))
+        with connect_tls(address, context) as tls:
+            answer = get_health(tls, address, trusted=True)
         return answer.ahead if answer else None
     return None

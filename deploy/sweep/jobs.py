@@ -23,8 +23,8 @@ from common.runs.outcome import clear_outcome, read_outcome
 from common.runs.records import CONFIG_FILE, read_records
 from deploy.sweep.run_status import Standing, clear, let_go
 from deploy.system.flower_env import QUIET
-from deploy.system.process_group import Group
-from deploy.system.signals import undisturbed
+from deploy.system.process_group import ProcessGroup
+from deploy.system.signals import stop_signals_ignored
 
 WANTED = "wanted.toml"  # the config that the sweep gave to the run
 POLL_SECONDS = 0.1
@@ -132,7 +132,7 @@ def carry_out(
         DeployError: no process can be started, or the one was killed that takes the others along.
     """
     waiting, running, results = deque(todo), dict[int, _Running](), list[Result]()
-    group = Group()
+    group = ProcessGroup()
     try:
         while waiting or running:
             for number, lane in enumerate(room):
@@ -155,13 +155,13 @@ def carry_out(
                     results.append(_result(running.pop(number)))
                     watcher.ended(results[-1])
     finally:
-        with undisturbed():
+        with stop_signals_ignored():
             left = [one.process for one in running.values()]
             group.end(*left, patience=PATIENCE_SECONDS)
     return results
 
 
-def _start(group: Group, standing: Standing, lane: Lane, engine: str) -> _Running:
+def _start(group: ProcessGroup, standing: Standing, lane: Lane, engine: str) -> _Running:
     """Start a run's process.
 
     Raises:

@@ -15,7 +15,7 @@ from common.runs.outcome import read_outcome
 from common.runs.records import CONFIG_FILE, RECORDS
 from deploy.report.run_data import read_config
 from deploy.sweep.runs import PlannedRun, identity, substance
-from deploy.system.signals import only_one
+from deploy.system.signals import run_dir_lock
 from server_app.run_dir.checkpoint import newest_head
 from server_app.run_dir.run_dir import CHECKPOINTS
 
@@ -83,7 +83,7 @@ def clear(standing: Standing) -> None:
     """
     folder = standing.folder
     aside = folder.with_name(f"{ASIDE}{secrets.token_hex(8)}")
-    with only_one(folder):
+    with run_dir_lock(folder):
         folder.rename(aside)
         shutil.rmtree(aside)
 

@@ -98,7 +98,7 @@ def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> 
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Keep other processes that ask for the same folder waiting; dies with its holder."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -20,7 +20,7 @@ def bin_folder() -> Path:
     return Path(sys.prefix) / "bin"
 
 
-class Group:
+class ProcessGroup:
     """A process group whose leader takes it down when we are gone.
 
     The leader waits for the end of a pipe that only we hold open, and then kills the whole group:

@@ -3,7 +3,7 @@
 import psutil
 
 
-def lives(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     """Whether a process runs, and is not a zombie that has ended already."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

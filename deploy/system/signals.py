@@ -13,7 +13,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def stop_signals_ignored() -> Iterator[None]:
     """Let no second Ctrl-C or SIGTERM interrupt what must be brought to an end."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -26,7 +26,7 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def only_one(folder: Path) -> AbstractContextManager[object]:
+def run_dir_lock(folder: Path) -> AbstractContextManager[object]:
     """Keep other commands out of a run's folder; the lock dies with its holder.
 
     Raises:

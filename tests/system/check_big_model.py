@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 from tests.system.federation import wait_for
 from tests.system.fleet import Fleet, fleet
 
@@ -151,7 +151,7 @@ def main() -> None:
             config = {"out": str(out), "floats": given.megabytes * 250_000}
             config |= {"clients": given.clients, "rounds": given.rounds}
             said = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-            link = Link(f"127.0.0.1:{made.port}", made.ca)
+            link = SuperLinkClient(f"127.0.0.1:{made.port}", made.ca)
             link.flwr("run", str(folder), "--run-config", said)
             begin = time.monotonic()
 

@@ -29,7 +29,7 @@ import psutil
 import pytest
 
 from deploy.federation import client_keys, enrollment, pki, server
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 from deploy.system.flower_env import QUIET
 
 BIN = Path(sys.executable).parent
@@ -126,9 +126,9 @@ class Federation:
         return f"127.0.0.1:{self.proxy_port}"
 
     @property
-    def link(self) -> Link:
+    def link(self) -> SuperLinkClient:
         """The operator's connection."""
-        return Link(self.address, self.ca)
+        return SuperLinkClient(self.address, self.ca)
 
     @property
     def work(self) -> Path:
@@ -172,7 +172,7 @@ class Federation:
     def commands(self, *, proxy: bool = False) -> dict[str, list[str]]:
         """The product's own commands for superlink, app process and proxy."""
         fleet = self.outside if proxy else ""
-        place = server.Place(self.pki, self.folder, self.work, self.port, fleet)
+        place = server.ServerOptions(self.pki, self.folder, self.work, self.port, fleet)
         for folder in (self.work, self.folder / "logs", self.folder / "nginx"):
             folder.mkdir(parents=True, exist_ok=True)
         return server.commands(place, self.folder / "nginx")
@@ -238,7 +238,9 @@ class Federation:
 
     def status(self, name: str) -> str:
         """What the SuperLink says of the client of this name: online, offline, registered or ""."""
-        return next((one.status for one in enrollment.clients(self.link) if one.name == name), "")
+        return next(
+            (one.status for one in enrollment.enrolled_clients(self.link) if one.name == name), ""
+        )
 
     def wait_online(self, name: str, seconds: float = PATIENCE) -> None:
         """Wait until the client of this name is connected."""

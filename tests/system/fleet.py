@@ -26,7 +26,7 @@ import pytest
 
 from common.runs.live_state import LiveState, read_live_state
 from common.runs.records import RoundRecord
-from deploy.system.processes import lives
+from deploy.system.processes import is_alive
 from tests.system.conftest import BIN, Runs, pairs
 from tests.system.federation import Process, free_port, wait_for
 
@@ -290,7 +290,7 @@ class Fleet(Runs):
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 env = process.environ()
-                if env.get(MARK) == str(self.folder) and lives(process):
+                if env.get(MARK) == str(self.folder) and is_alive(process):
                     yield process, env
 
     @property
@@ -321,7 +321,7 @@ class Fleet(Runs):
         for started in self.started:
             with suppress(subprocess.TimeoutExpired):
                 started.popen.wait(10)
-        while known := {one for one in {*known, *self.living()} if lives(one)}:
+        while known := {one for one in {*known, *self.living()} if is_alive(one)}:
             for process in known:
                 with suppress(psutil.Error):
                     process.kill()

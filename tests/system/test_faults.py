@@ -111,7 +111,7 @@ def start_proxy(made: Fleet, name: str, keys: Path, host: str) -> str:
     where = f"{host}:{free_port()}"
     folder = made.folder / name
     folder.mkdir()
-    place = server.Place(keys, made.folder / "state", made.work, made.port, where)
+    place = server.ServerOptions(keys, made.folder / "state", made.work, made.port, where)
     process = made.start(name, *server.commands(place, folder)["proxy"])
     port = int(where.rpartition(":")[2])
     wait_for(lambda: listens(port) or host != "127.0.0.1", lambda: process.text)

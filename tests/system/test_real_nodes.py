@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from deploy.engines.fab import app_folder
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 from deploy.system.flower_env import QUIET
 from tests.system.conftest import BIN, pairs
 from tests.system.federation import wait_for
@@ -73,9 +73,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def link(made: Fleet) -> Link:
+def link(made: Fleet) -> SuperLinkClient:
     """The operator's connection."""
-    return Link(f"127.0.0.1:{made.port}", made.ca)
+    return SuperLinkClient(f"127.0.0.1:{made.port}", made.ca)
 
 
 def newest_status(made: Fleet) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from common.errors import DeployError
 from deploy.federation import client_keys, enrollment
-from deploy.federation.superlink_client import Link
+from deploy.federation.superlink_client import SuperLinkClient
 from tests.system.federation import BIN, Federation, Process, federation, free_port, wait_for
 
 pytestmark = pytest.mark.slow
@@ -133,7 +133,7 @@ def test_outsiders_cannot_submit_runs_register_nodes_or_take_tasks(
     app: Path, tmp_path: Path
 ) -> None:
     with federation(tmp_path, executor=False) as fed:
-        outside = Link(fed.outside, fed.ca)
+        outside = SuperLinkClient(fed.outside, fed.ca)
         public = fed.folder / "mallory.pub"
         public.write_text(client_keys.public_line(fed.key("mallory")))
         run = ("run", str(app), "--run-config", f'out="{tmp_path}/out"')
@@ -142,7 +142,7 @@ def test_outsiders_cannot_submit_runs_register_nodes_or_take_tasks(
             with pytest.raises(DeployError, match="403"):
                 outside.flwr(*attempt)
         assert fed.link.flwr("ls")["runs"] == []
-        assert enrollment.clients(fed.link) == []
+        assert enrollment.enrolled_clients(fed.link) == []
         assert fed.link.flwr(*register)["success"]
         task = fed.link.flwr(*run)["run-id"]
 
@@ -188,7 +188,9 @@ def test_only_enrolled_clients_get_work_and_each_key_once(census: Census) -> Non
 
     begin = time.time()
     double = fed.start_node("alice", label="double")
-    assert [(one.name, one.status) for one in enrollment.clients(fed.link)] == [("alice", "online")]
+    assert [(one.name, one.status) for one in enrollment.enrolled_clients(fed.link)] == [
+        ("alice", "online")
+    ]
     assert double.ended() == REFUSED
     assert "[code: 2004] Failed to activate SuperNode" in double.text
     wait_for(lambda: census.answered("alice", since=time.time() - 0.5), lambda: alice.text)

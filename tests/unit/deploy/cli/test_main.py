@@ -97,7 +97,7 @@ def test_doctor_fails_when_something_must_be_mended(
     verdict: Any, code: int, typed: Type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "deploy.preflight.doctor.examine", lambda: [Finding("cpu", verdict, "a sentence")]
+        "deploy.preflight.doctor.machine_findings", lambda: [Finding("cpu", verdict, "a sentence")]
     )
     said = typed("doctor")
     assert said.code == code

@@ -19,7 +19,7 @@ from common.runs.outcome import Outcome, read_outcome, write_outcome
 from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.engines import Resources, runner
 from deploy.engines.runner import carry_out, resources
-from deploy.system.signals import only_one, undisturbed
+from deploy.system.signals import run_dir_lock, stop_signals_ignored
 from server_app.run_dir.run_dir import RunDir
 from server_app.state import ServerState
 
@@ -145,7 +145,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(config: RunConfig, folder: Path
 def test_one_folder_is_for_one_command_at_a_time(config: RunConfig, folder: Path) -> None:
     folder.mkdir(parents=True)
     job = Job([lambda: write_outcome(folder, DONE)])
-    with only_one(folder), pytest.raises(ConfigError, match="another process is running"):
+    with run_dir_lock(folder), pytest.raises(ConfigError, match="another process is running"):
         go(config, job)
     assert job.config is None
     assert go(config, job) == DONE
@@ -241,7 +241,7 @@ def write_text(path: Path, text: str) -> None:
 def test_a_second_signal_does_not_interrupt_the_clearing_away() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with undisturbed():
+        with stop_signals_ignored():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):

@@ -15,8 +15,14 @@ from rich.console import Console
 
 from common.errors import DeployError
 from deploy.federation.client_keys import PublicKey, read_public
-from deploy.federation.enrollment import Enrolled, clients, enroll, revoke, table
-from deploy.federation.superlink_client import Link
+from deploy.federation.enrollment import (
+    EnrolledClient,
+    clients_table,
+    enroll,
+    enrolled_clients,
+    revoke,
+)
+from deploy.federation.superlink_client import SuperLinkClient
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -35,7 +41,7 @@ def pem(line: str) -> str:
 
 
 @dataclass(frozen=True)
-class SuperLink(Link):
+class SuperLink(SuperLinkClient):
     """Keeps nodes as Flower 1.42 does: a key is taken once and never again."""
 
     address: str = "a:1"
@@ -74,9 +80,9 @@ def test_who_is_enrolled_is_on_the_roll_with_name_and_key() -> None:
     link = SuperLink()
     assert key("bob").fingerprint in enroll(link, "bob", key("bob"))
     enroll(link, "alice", key("alice"))
-    assert clients(link) == [
-        Enrolled("alice", 1001, "registered", None, key("alice").fingerprint),
-        Enrolled("bob", 1000, "registered", None, key("bob").fingerprint),
+    assert enrolled_clients(link) == [
+        EnrolledClient("alice", 1001, "registered", None, key("alice").fingerprint),
+        EnrolledClient("bob", 1000, "registered", None, key("bob").fingerprint),
     ]
 
 
@@ -115,12 +121,12 @@ def test_who_is_revoked_is_off_the_roll_and_comes_back_with_a_new_key_only() -> 
     link = SuperLink()
     enroll(link, "alice", key("alice"))
     assert "never taken again" in revoke(link, "alice")
-    assert clients(link) == []
+    assert enrolled_clients(link) == []
     for name in ("alice", "bob"):
         with pytest.raises(DeployError, match='enrolled as "alice" and revoked; a revoked key'):
             enroll(link, name, key("alice"))
     enroll(link, "alice", key("new"))
-    [alice] = clients(link)
+    [alice] = enrolled_clients(link)
     assert alice.fingerprint == key("new").fingerprint
 
 
@@ -139,13 +145,13 @@ def test_revoking_a_name_that_was_registered_twice_past_us_shuts_both_out() -> N
     link.add("alice", key("alice").line)
     link.add("alice", key("bob").line)
     revoke(link, "alice")
-    assert clients(link) == []
+    assert enrolled_clients(link) == []
 
 
 def test_the_last_sign_of_life_is_a_moment_with_a_zone() -> None:
     link = SuperLink()
     link.add("alice", key("alice").line, "offline", "2029-12-31T23:59:00+00:00")
-    assert clients(link)[0].last_seen == NOW - timedelta(minutes=1)
+    assert enrolled_clients(link)[0].last_seen == NOW - timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +165,12 @@ def test_the_last_sign_of_life_is_a_moment_with_a_zone() -> None:
     ],
 )
 def test_the_table_shows_each_client_in_a_row(ago: timedelta, said: str) -> None:
-    one = Enrolled("alice", 1, "offline", NOW - ago, "SHA256:abc")
-    fresh = Enrolled("[red]bob", 2, "registered", None, "SHA256:def")
+    one = EnrolledClient("alice", 1, "offline", NOW - ago, "SHA256:abc")
+    fresh = EnrolledClient("[red]bob", 2, "registered", None, "SHA256:def")
     out = StringIO()
-    Console(file=out, width=120).print(table([one, fresh, Enrolled("", 7, "odd", None, "x")], NOW))
+    Console(file=out, width=120).print(
+        clients_table([one, fresh, EnrolledClient("", 7, "odd", None, "x")], NOW)
+    )
     rows = [line for line in out.getvalue().splitlines() if "SHA" in line or "(no name)" in line]
     assert all(word in rows[0] for word in ("alice", "offline", said, "SHA256:abc"))
     assert all(word in rows[1] for word in ("[red]bob", "registered", "never"))

@@ -78,7 +78,7 @@ def test_what_accepts_and_keeps_silent_is_not_waited_for() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         begin = time.monotonic()
         with pytest.raises(DeployError, match=r"does not answer \(DEADLINE_EXCEEDED"):
-            health.ask(address, seconds=0.3)
+            health.check_health(address, seconds=0.3)
         assert time.monotonic() - begin < 10
 
 
@@ -87,7 +87,7 @@ def test_a_grpc_server_without_health_does_not_serve() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with pytest.raises(DeployError, match="UNIMPLEMENTED"):
-        health.ask(f"127.0.0.1:{port}")
+        health.check_health(f"127.0.0.1:{port}")
     server.stop(0).wait()
 
 
@@ -110,7 +110,7 @@ def test_a_proxy_variable_is_not_for_this_machine(
 ) -> None:
     for name in ("http_proxy", "grpc_proxy", "https_proxy"):
         monkeypatch.setenv(name, f"http://{nobody}")
-    health.ask(serve(HealthCheckResponse.SERVING))
+    health.check_health(serve(HealthCheckResponse.SERVING))
 
 
 def test_the_command_loads_next_to_nothing() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from common.errors import DeployError
 from deploy.federation import pki
-from deploy.federation.certificates import fits, host_name, load_certificate, load_key
-from deploy.federation.pki import ALWAYS, examine, init, renew
+from deploy.federation.certificates import host_name, is_key_of, load_certificate, load_key
+from deploy.federation.pki import ALWAYS, certificate_info, init, renew
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PRIVATE = ("authority/ca.key", "server/server.key", "link/superexec.secret")
@@ -186,7 +186,7 @@ def test_a_pair_that_another_authority_made_is_refused(home: Path, tmp_path: Pat
     init(tmp_path / "other", [])
     shutil.copytree(tmp_path / "other/server", home / "server", dirs_exist_ok=True)
     before = contents(home)
-    for ask in (init, renew, lambda home, _: examine(home)):
+    for ask in (init, renew, lambda home, _: certificate_info(home)):
         with pytest.raises(DeployError, match=r"server\.crt was not made by this federation's"):
             ask(home, [])
         assert contents(home) == before
@@ -233,8 +233,13 @@ def test_renewing_keeps_the_authority_and_the_names_and_adds_hosts(home: Path) -
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"server/server.key", "server/server.crt"}
     assert sorted(after) == sorted(IN_ORDER)
-    assert examine(home).names == (*ALWAYS, "fl.example.org", "192.0.2.7", "new.example.org")
-    assert examine(home).days_left == pytest.approx(30, abs=0.01)
+    assert certificate_info(home).names == (
+        *ALWAYS,
+        "fl.example.org",
+        "192.0.2.7",
+        "new.example.org",
+    )
+    assert certificate_info(home).days_left == pytest.approx(30, abs=0.01)
     assert "restart" in said[-1]
     shake_hands(home, "new.example.org", home / "public/ca.crt")
     assert {mode(home / name) for name in PRIVATE} == {0o600}
@@ -275,7 +280,7 @@ def test_renewing_can_be_killed_at_any_step_and_the_next_command_makes_it_good(
     key, crt = load_key(home / "server/server.key"), load_certificate(home / "server/server.crt")
     assert key is not None
     assert crt is not None
-    whole = fits(key, crt)
+    whole = is_key_of(key, crt)
     moving = (home / "server/server.crt.next").exists() and not whole
     assert whole or moving  # between the two renames, and only there
     init(home, ["fl.example.org"])
@@ -285,12 +290,12 @@ def test_renewing_can_be_killed_at_any_step_and_the_next_command_makes_it_good(
 
 def test_a_certificate_ends_in_time_and_is_refused_after(tmp_path: Path) -> None:
     init(tmp_path, [], days=10, now=NOW)
-    found = examine(tmp_path, NOW + timedelta(days=4))
+    found = certificate_info(tmp_path, NOW + timedelta(days=4))
     assert found.days_left == 6
     assert found.expires == NOW + timedelta(days=10)
     assert found.authority_expires == NOW + timedelta(days=3650)
     late = NOW + timedelta(days=11)
-    assert examine(tmp_path, late).days_left < 0
+    assert certificate_info(tmp_path, late).days_left < 0
     with pytest.raises(DeployError, match=r"server\.crt has expired.*renew"):
         init(tmp_path, [], now=late)
     renew(tmp_path, [], days=10, now=late)
@@ -300,7 +305,7 @@ def test_a_certificate_ends_in_time_and_is_refused_after(tmp_path: Path) -> None
 def test_no_certificate_outlives_its_authority(tmp_path: Path) -> None:
     init(tmp_path, [], now=NOW)
     renew(tmp_path, [], days=825, now=NOW + timedelta(days=3600))
-    assert examine(tmp_path, NOW).expires == NOW + timedelta(days=3650)
+    assert certificate_info(tmp_path, NOW).expires == NOW + timedelta(days=3650)
     with pytest.raises(DeployError, match=r"authority/ca\.crt has expired"):
         renew(tmp_path, [], now=NOW + timedelta(days=3651))
 
@@ -346,7 +351,7 @@ def test_renewing_needs_something_to_renew(tmp_path: Path) -> None:
     with pytest.raises(DeployError, match="make it first: fedkeel pki init"):
         renew(tmp_path, [])
     with pytest.raises(DeployError, match="make it: fedkeel pki init"):
-        examine(tmp_path)
+        certificate_info(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")

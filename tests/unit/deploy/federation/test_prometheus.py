@@ -12,7 +12,7 @@ import pytest
 from common.errors import DeployError
 from common.runs.live_state import LiveState, LiveStateFile
 from common.runs.records import RECORDS, Recorder, RoundRecord
-from deploy.federation.prometheus import serve
+from deploy.federation.prometheus import serve_metrics
 
 
 def free_port() -> int:
@@ -46,7 +46,7 @@ def test_a_scrape_tells_round_clients_bytes_and_drops(tmp_path: Path) -> None:
         LiveState("training", 3, 9, time.time(), ready=["a"], refused={"c": "no"}, asked=["a", "b"])
     )
     port, stop = free_port(), threading.Event()
-    server = threading.Thread(target=serve, args=(folder, port, stop))
+    server = threading.Thread(target=serve_metrics, args=(folder, port, stop))
     server.start()
     try:
         text = scrape(port)
@@ -72,4 +72,4 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(DeployError, match=f"port {port} of 127"):
-            serve(tmp_path, port, threading.Event())
+            serve_metrics(tmp_path, port, threading.Event())

@@ -13,7 +13,7 @@ from common.runs.live_state import LIVE, LiveState, LiveStateFile, clear_live_st
 from common.runs.outcome import Outcome, write_outcome
 from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.federation.participation import FEW_CLIENTS
-from deploy.federation.status import find, headline, show
+from deploy.federation.status import find_run, headline, print_status
 
 NOW = 1000.0
 
@@ -25,7 +25,7 @@ def live(**changes: Any) -> LiveState:
 
 def told(out: Path, name: str = "", *, every_client: bool = False) -> str:
     console = Console(file=io.StringIO(), width=200)
-    show(console, out, name, follow=False, every_client=every_client)
+    print_status(console, out, name, follow=False, every_client=every_client)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
@@ -166,8 +166,8 @@ def test_without_a_name_the_newest_run_is_meant_and_a_wrong_one_is_told(tmp_path
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         write_outcome(tmp_path / name, Outcome("completed", "", 1, 1.0))
-    assert find(tmp_path, "").name == "new"
+    assert find_run(tmp_path, "").name == "new"
     with pytest.raises(ConfigError, match=r'no run "nwe" in .*; there are: new, old'):
-        find(tmp_path, "nwe")
+        find_run(tmp_path, "nwe")
     with pytest.raises(ConfigError, match="there are: none"):
-        find(tmp_path / "nowhere", "")
+        find_run(tmp_path / "nowhere", "")

@@ -13,7 +13,12 @@ import pytest
 
 from common.errors import DeployError
 from deploy.federation import pki, superlink_client
-from deploy.federation.superlink_client import Link, answer, check, read_address
+from deploy.federation.superlink_client import (
+    SuperLinkClient,
+    check_tls,
+    read_address,
+    read_flwr_output,
+)
 
 
 @contextmanager
@@ -51,20 +56,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_server_of_this_authority_is_trusted(home: Path) -> None:
     with listening(over_tls(home)) as address:
-        check(address, home / "public/ca.crt")
+        check_tls(address, home / "public/ca.crt")
 
 
 def test_a_server_of_another_authority_is_not(home: Path, tmp_path: Path) -> None:
     pki.init(tmp_path, [])
     ca = tmp_path / "public/ca.crt"
     with listening(over_tls(home)) as address, pytest.raises(DeployError) as caught:
-        check(address, ca)
+        check_tls(address, ca)
     assert f"another authority than the one in {ca}" in str(caught.value)
 
 
 def test_without_a_ca_the_machine_s_own_are_trusted_and_not_ours(home: Path) -> None:
     with listening(over_tls(home)) as address, pytest.raises(DeployError, match="own list"):
-        check(address, None)
+        check_tls(address, None)
 
 
 def test_a_server_under_another_name_is_not_trusted(
@@ -74,7 +79,7 @@ def test_a_server_under_another_name_is_not_trusted(
         dialled = socket.create_connection(("127.0.0.1", read_address(address)[1]))
         monkeypatch.setattr(socket, "create_connection", lambda *_: dialled)
         with pytest.raises(DeployError) as caught:
-            check("fl.example.org:8443", home / "public/ca.crt")
+            check_tls("fl.example.org:8443", home / "public/ca.crt")
     assert "not for the name fl.example.org (fedkeel pki renew --host fl.exam" in str(caught.value)
 
 
@@ -87,7 +92,7 @@ def test_a_certificate_out_of_its_time_is_told_from_others(
     now = datetime.now(UTC) + timedelta(days=made)
     pki.init(tmp_path, [], days=10, now=now)
     with listening(over_tls(tmp_path)) as address, pytest.raises(DeployError, match=said):
-        check(address, tmp_path / "public/ca.crt")
+        check_tls(address, tmp_path / "public/ca.crt")
 
 
 def test_what_does_not_speak_tls_is_said_so(home: Path) -> None:
@@ -96,14 +101,14 @@ def test_what_does_not_speak_tls_is_said_so(home: Path) -> None:
         caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with listening(plain) as address, pytest.raises(DeployError, match="does not speak TLS"):
-        check(address, home / "public/ca.crt")
+        check_tls(address, home / "public/ca.crt")
 
 
 def test_who_does_not_answer_is_not_waited_for(home: Path) -> None:
     wait = threading.Event()
     with listening(lambda _: bool(wait.wait(10)) and None) as address:
         with pytest.raises(DeployError, match=r"did not answer within 0\.3 s"):
-            check(address, home / "public/ca.crt", timeout=0.3)
+            check_tls(address, home / "public/ca.crt", timeout=0.3)
         wait.set()
 
 
@@ -111,19 +116,19 @@ def test_where_nothing_listens_is_said_so(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(DeployError, match=f"nothing listens at 127.0.0.1:{port}"):
-        check(f"127.0.0.1:{port}", home / "public/ca.crt")
+        check_tls(f"127.0.0.1:{port}", home / "public/ca.crt")
 
 
 def test_a_name_that_nobody_has_is_said_so(home: Path) -> None:
     with pytest.raises(DeployError, match=r"no machine of the name nobody\.invalid"):
-        check("nobody.invalid:8443", home / "public/ca.crt")
+        check_tls("nobody.invalid:8443", home / "public/ca.crt")
 
 
 def test_a_ca_file_that_is_none_is_named(home: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     for file in (tmp_path / "empty", tmp_path / "missing", home / "server/server.key"):
         with pytest.raises(DeployError, match=f"{file} is no certificate that can be read"):
-            check("127.0.0.1:1", file)
+            check_tls("127.0.0.1:1", file)
 
 
 @pytest.mark.parametrize(
@@ -163,29 +168,29 @@ def failure(text: str) -> str:
 def test_what_flower_refuses_is_told_in_plain_words(code: int, out: str, said: str) -> None:
     """Whatever the exit code: Flower ends with 0 after some failures."""
     with pytest.raises(DeployError) as caught:
-        answer("a:1", code, out, "")
+        read_flwr_output("a:1", code, out, "")
     assert said in str(caught.value)
     assert "a:1" in str(caught.value)
 
 
 def test_success_needs_a_zero_and_is_handed_on() -> None:
     said = {"success": True, "nodes": []}
-    assert answer("a:1", 0, json.dumps(said), "noise") == said
+    assert read_flwr_output("a:1", 0, json.dumps(said), "noise") == said
     with pytest.raises(DeployError):
-        answer("a:1", 1, json.dumps(said), "")
+        read_flwr_output("a:1", 1, json.dumps(said), "")
 
 
 def test_an_error_box_is_taken_apart() -> None:
     box = "╭─ Error ───╮\n│ No such command 'nonsense'. │\n╰────╯\n"
     with pytest.raises(DeployError, match=r"Error No such command 'nonsense'\.$"):
-        answer("a:1", 2, "", box)
+        read_flwr_output("a:1", 2, "", box)
 
 
 @pytest.fixture
 def fake(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A `flwr` of ours, for a SuperLink that is trusted; gives the folder it stands in."""
     monkeypatch.setattr(superlink_client, "bin_folder", lambda: tmp_path)
-    monkeypatch.setattr(superlink_client, "check", lambda *_: None)
+    monkeypatch.setattr(superlink_client, "check_tls", lambda *_: None)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "temp").mkdir()
@@ -204,7 +209,7 @@ def test_flower_gets_a_home_of_its_own_that_is_gone_afterwards(fake: Path, home:
         f"env > {fake}/env; echo '{{\"success\": true}}'",
     )
     ca = home / "public/ca.crt"
-    assert Link("fl.example.org:8000", ca).flwr("supernode", "ls") == {"success": True}
+    assert SuperLinkClient("fl.example.org:8000", ca).flwr("supernode", "ls") == {"success": True}
     assert (fake / "arguments").read_text() == "supernode ls --format json\n"
     config = (fake / "config.toml").read_text()
     assert 'address = "fl.example.org:8000"' in config
@@ -218,13 +223,13 @@ def test_flower_gets_a_home_of_its_own_that_is_gone_afterwards(fake: Path, home:
 def test_flower_is_not_waited_for_for_ever(fake: Path, home: Path) -> None:
     script(fake, "exec sleep 30")
     with pytest.raises(DeployError, match=r"did not answer within 0\.2 s"):
-        Link("a:1", home / "public/ca.crt").flwr("ls", timeout=0.2)
+        SuperLinkClient("a:1", home / "public/ca.crt").flwr("ls", timeout=0.2)
     assert list((fake / "temp").iterdir()) == []
 
 
 def test_without_flower_it_says_how_to_get_it(fake: Path, home: Path) -> None:
     with pytest.raises(DeployError, match="install Flower"):
-        Link("a:1", home / "public/ca.crt").flwr("ls")
+        SuperLinkClient("a:1", home / "public/ca.crt").flwr("ls")
 
 
 def test_what_lies_in_the_current_folder_is_not_run(
@@ -233,12 +238,12 @@ def test_what_lies_in_the_current_folder_is_not_run(
     """Python would import a json.py from there before its own."""
     (tmp_path / "json.py").write_text("import pathlib; pathlib.Path('owned').touch()")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("deploy.federation.superlink_client.check", lambda *_: None)
+    monkeypatch.setattr("deploy.federation.superlink_client.check_tls", lambda *_: None)
     with pytest.raises(DeployError):
-        Link("127.0.0.1:9", None).nodes()
+        SuperLinkClient("127.0.0.1:9", None).nodes()
     assert not (tmp_path / "owned").exists()
 
 
 def test_a_name_that_no_machine_can_have_is_told() -> None:
     with pytest.raises(DeployError, match="cannot be the name of a machine"):
-        check(f"{'a' * 300}:8443", None)
+        check_tls(f"{'a' * 300}:8443", None)

@@ -20,11 +20,11 @@ from rich.console import Console
 from common.errors import DeployError
 from deploy.federation.client_keys import check_private, make_key
 from deploy.node import join as joining
-from deploy.node.join import join, read_part, who
+from deploy.node.join import join, name_and_key, read_partition
 from deploy.node.supernode import Node
 from deploy.preflight import client_checks
-from deploy.preflight.client_checks import ask_child, check_space, claimed
-from deploy.preflight.dry_run import Order
+from deploy.preflight.client_checks import check_space, key_lock, run_in_child
+from deploy.preflight.dry_run import DryRunTask
 from deploy.preflight.findings import Finding
 
 WELL = Finding("all", "ok", "well")
@@ -64,8 +64,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
     """Let all checks pass but that of the key; returns the nodes that were then served."""
     served: list[Node] = []
     monkeypatch.setattr(joining, "check_server", lambda *_: iter([WELL]))
-    monkeypatch.setattr(joining, "ask_child", lambda *_: [WELL])
-    monkeypatch.setattr(joining, "serve", lambda node, say, stop: served.append(node))
+    monkeypatch.setattr(joining, "run_in_child", lambda *_: [WELL])
+    monkeypatch.setattr(joining, "run_node", lambda node, say, stop: served.append(node))
     return served
 
 
@@ -116,7 +116,7 @@ def test_one_problem_keeps_the_node_from_connecting_and_all_others_are_told_too(
 
     monkeypatch.setattr(joining, "check_server", fails)
     ill = Finding("training step", "problem", "hangs", "mend")
-    monkeypatch.setattr(joining, "ask_child", lambda what, _: [ill if what == "step" else WELL])
+    monkeypatch.setattr(joining, "run_in_child", lambda what, _: [ill if what == "step" else WELL])
     code, said = call(tmp_path)
     assert code == 1
     assert not nodes
@@ -132,7 +132,7 @@ def test_a_second_client_with_the_same_key_is_refused_by_name(
 ) -> None:
     key = tmp_path / "keys" / "eve"
     make_key(key)
-    with claimed(key) as is_free:
+    with key_lock(key) as is_free:
         assert is_free
         code, said = call(tmp_path)
         assert code == 1
@@ -165,7 +165,7 @@ def test_a_part_of_a_dealt_data_set_reaches_the_node(tmp_path: Path, nodes: list
 @pytest.mark.parametrize("text", ["3/3", "1", "a/b", "-1/3", "1/0", "1/2/3"])
 def test_a_part_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(DeployError, match="expected K/N"):
-        read_part(text)
+        read_partition(text)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -182,7 +182,7 @@ def test_asked_to_stop_it_ends_in_order_with_exit_code_0(
         while not stop():
             assert time.monotonic() < deadline
 
-    monkeypatch.setattr(joining, "serve", serve)
+    monkeypatch.setattr(joining, "run_node", serve)
     code, said = call(tmp_path)
     assert code == 0
     assert said.splitlines()[-1].endswith("eve: stopped as asked; nothing is left running")
@@ -190,17 +190,17 @@ def test_asked_to_stop_it_ends_in_order_with_exit_code_0(
 
 
 def test_a_name_is_that_of_the_key_or_of_the_only_key_or_of_the_machine(tmp_path: Path) -> None:
-    assert who("", Path("/x/lab-3"), tmp_path) == ("lab-3", Path("/x/lab-3"))
-    assert who("eve", Path("/x/lab-3"), tmp_path) == ("eve", Path("/x/lab-3"))
-    assert who("eve", None, tmp_path) == ("eve", tmp_path / "eve")
-    assert who("", None, tmp_path)[1].parent == tmp_path
+    assert name_and_key("", Path("/x/lab-3"), tmp_path) == ("lab-3", Path("/x/lab-3"))
+    assert name_and_key("eve", Path("/x/lab-3"), tmp_path) == ("eve", Path("/x/lab-3"))
+    assert name_and_key("eve", None, tmp_path) == ("eve", tmp_path / "eve")
+    assert name_and_key("", None, tmp_path)[1].parent == tmp_path
     make_key(tmp_path / "lab.3")
-    assert who("", None, tmp_path) == ("lab.3", tmp_path / "lab.3")
+    assert name_and_key("", None, tmp_path) == ("lab.3", tmp_path / "lab.3")
     make_key(tmp_path / "lab-4")
     with pytest.raises(DeployError, match=r"lab-4, lab.3.*--name"):
-        who("", None, tmp_path)
+        name_and_key("", None, tmp_path)
     with pytest.raises(DeployError, match="cannot be a client's name"):
-        who("a b", None, tmp_path)
+        name_and_key("a b", None, tmp_path)
 
 
 def test_a_folder_for_the_node_that_cannot_be_made_is_replaced_by_one_that_goes(
@@ -230,7 +230,7 @@ def test_a_folder_is_counted_by_class_and_its_bad_files_are_named(
 ) -> None:
     data = paint(tmp_path / "my = pets", cat=6, dog=4)
     (data / "train" / "dog" / "torn.jpg").write_bytes(b"no picture")
-    found = by_topic(ask_child("data", Order(str(data), (), str(config))))
+    found = by_topic(run_in_child("data", DryRunTask(str(data), (), str(config))))
     counts, bad = found["data"]
     assert "train: cat 6, dog 4, zebra 0; test: cat 1, dog 1, zebra 0" in counts.sentence
     assert "12 of 13 files" in counts.sentence
@@ -244,7 +244,7 @@ def test_too_many_bad_files_are_a_problem_and_named_once(tmp_path: Path, config:
     data = paint(tmp_path / "pets", cat=2)
     for index in range(3):
         (data / "train" / "cat" / f"torn{index}.jpg").write_bytes(b"no picture")
-    found = ask_child("data", Order(str(data), (), str(config)))
+    found = run_in_child("data", DryRunTask(str(data), (), str(config)))
     (problem,) = (finding for finding in found if finding.verdict == "problem")
     assert "3 of 6 files cannot be used" in problem.sentence
     assert sum("torn2.jpg" in finding.sentence for finding in found) == 1
@@ -254,11 +254,11 @@ def test_a_class_that_the_federation_does_not_know_is_a_problem(
     tmp_path: Path, config: Path
 ) -> None:
     data = paint(tmp_path / "pets", cat=2, dogs=2)
-    found = ask_child("data", Order(str(data), (), str(config)))
+    found = run_in_child("data", DryRunTask(str(data), (), str(config)))
     problems = [finding.sentence for finding in found if finding.verdict == "problem"]
     assert len(problems) == 1
     assert '"dogs" (did you mean "dog"?)' in problems[0]
-    without = ask_child("data", Order(str(data)))
+    without = run_in_child("data", DryRunTask(str(data)))
     assert [finding.verdict for finding in without] == ["note"]
     assert "--config" in without[0].remedy
 
@@ -266,17 +266,17 @@ def test_a_class_that_the_federation_does_not_know_is_a_problem(
 @pytest.mark.parametrize(
     ("text", "order", "words"),
     [
-        (CONFIG, Order(part=(0, 3)), "--data DIR"),
-        ('data.name = "digits"', Order(data="/x"), "--partition K/N"),
-        ('modle = "cnn"', Order(data="/x"), "modle"),
+        (CONFIG, DryRunTask(part=(0, 3)), "--data DIR"),
+        ('data.name = "digits"', DryRunTask(data="/x"), "--partition K/N"),
+        ('modle = "cnn"', DryRunTask(data="/x"), "modle"),
     ],
 )
 def test_a_config_that_asks_for_something_else_is_told(
-    tmp_path: Path, text: str, order: Order, words: str
+    tmp_path: Path, text: str, order: DryRunTask, words: str
 ) -> None:
     path = tmp_path / "federation.toml"
     path.write_text(text)
-    found = ask_child("data", Order(order.data, order.part, str(path)))
+    found = run_in_child("data", DryRunTask(order.data, order.part, str(path)))
     (problem,) = (finding for finding in found if finding.verdict == "problem")
     assert words in problem.sentence + problem.remedy
 
@@ -285,7 +285,7 @@ def test_a_step_of_training_is_taken_and_its_seconds_and_device_are_told(
     tmp_path: Path, config: Path
 ) -> None:
     data = paint(tmp_path / "pets", cat=6, dog=6)
-    found = by_topic(ask_child("step", Order(str(data), (), str(config))))
+    found = by_topic(run_in_child("step", DryRunTask(str(data), (), str(config))))
     (step,) = found["training step"]
     assert step.verdict == "ok", step.sentence
     assert "a step of cnn on 8 pictures takes 0." in step.sentence
@@ -295,13 +295,13 @@ def test_a_step_of_training_is_taken_and_its_seconds_and_device_are_told(
 
 def test_a_folder_alone_is_enough_to_try_a_step(tmp_path: Path) -> None:
     data = paint(tmp_path / "pets", cat=9)
-    *_, step = ask_child("step", Order(str(data)))
+    *_, step = run_in_child("step", DryRunTask(str(data)))
     assert step.verdict == "ok", step.sentence
 
 
 def test_a_step_that_hangs_is_killed_and_told(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
-    (found,) = ask_child("step", Order(str(tmp_path)), seconds=0.01)
+    (found,) = run_in_child("step", DryRunTask(str(tmp_path)), seconds=0.01)
     assert (found.topic, found.verdict) == ("training step", "problem")
     assert "killed" in found.sentence
     assert set(psutil.Process().children()) <= before

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from common.errors import DeployError
 from deploy.node import supernode as nodes
-from deploy.node.exit_reasons import Life, why
-from deploy.node.supernode import Node, node_config, serve
-from deploy.node.supernode_log import Heard, grave, hear
+from deploy.node.exit_reasons import NodeExit, exit_reason
+from deploy.node.supernode import Node, node_config, run_node
+from deploy.node.supernode_log import NodeLogState, read_log_line, warning_text
 from tests.processes import lives
 
 INFO, WARNING, ERROR = ("\x1b[92mINFO \x1b[0m:      ", "\x1b[93mWARNING \x1b[0m:   ",
@@ -31,11 +31,11 @@ INFO, WARNING, ERROR = ("\x1b[92mINFO \x1b[0m:      ", "\x1b[93mWARNING \x1b[0m:
 ROUND = f"{INFO}[RUN 83, ROUND 3]"
 
 
-def told(*lines: str) -> tuple[list[str], Heard]:
+def told(*lines: str) -> tuple[list[str], NodeLogState]:
     """The events of lines that come a second apart."""
-    heard, events = Heard(), []
+    heard, events = NodeLogState(), []
     for second, line in enumerate(lines):
-        heard, event = hear(heard, line, float(second))
+        heard, event = read_log_line(heard, line, float(second))
         events += [event] if event else []
     return events, heard
 
@@ -72,15 +72,15 @@ def test_a_lost_connection_is_told_once_and_so_is_its_return() -> None:
     assert [event.partition(" reached")[0] for event in events] == [
         "the server cannot be", "the server can be", "the server cannot be",
     ]  # fmt: skip
-    assert not grave(lost), "the app process says it of its own node"
+    assert not warning_text(lost), "the app process says it of its own node"
 
 
 def test_errors_are_told_as_they_are_but_for_tricks_and_length() -> None:
     assert told(f"{ERROR}this client cannot answer: disk full")[0] == [
         "this client cannot answer: disk full"
     ]
-    assert grave(f"{ERROR}\x1b[2Jgone\rtrick").isprintable()
-    assert len(grave(ERROR + "x" * 5000)) < 400
+    assert warning_text(f"{ERROR}\x1b[2Jgone\rtrick").isprintable()
+    assert len(warning_text(ERROR + "x" * 5000)) < 400
     assert not told("a print of an app", "", "Traceback (most recent call last):")[0]
 
 
@@ -89,12 +89,12 @@ def test_flowers_code_is_kept_for_the_explanation() -> None:
     assert heard.code == "2004"
 
 
-REFUSED = replace(Heard(), code="2004")
-UP = Heard(connected=True)
+REFUSED = replace(NodeLogState(), code="2004")
+UP = NodeLogState(connected=True)
 
 
-def after(*ends: tuple[Heard, int | None, float]) -> Life:
-    life = Life()
+def after(*ends: tuple[NodeLogState, int | None, float]) -> NodeExit:
+    life = NodeExit()
     for heard, code, now in ends:
         life = life.after(heard, code, lasted=1.0, now=now)
     return life
@@ -111,15 +111,15 @@ def after(*ends: tuple[Heard, int | None, float]) -> Life:
         (after((UP, 0, 0)), "", ["took its leave", "was revoked"]),
         (after((UP, -9, 0)), "", ["SIGKILL", "out of memory"]),
         (after((UP, -11, 0)), "", ["SIGSEGV"]),
-        (after((Heard(code="606"), 1, 0)), "", ["another version of Flower"]),
-        (after((Heard(code="305"), 1, 0)), "", ["exit code 1", "305", "log"]),
+        (after((NodeLogState(code="606"), 1, 0)), "", ["another version of Flower"]),
+        (after((NodeLogState(code="305"), 1, 0)), "", ["exit code 1", "305", "log"]),
         (after((UP, None, 0)), "", ["app process"]),
     ],
 )  # fmt: skip
 def test_the_end_of_a_node_is_explained_with_what_to_do(
-    life: Life, clock: str, words: list[str]
+    life: NodeExit, clock: str, words: list[str]
 ) -> None:
-    sentence = why(life, "eve", "SHA256:x", clock)
+    sentence = exit_reason(life, "eve", "SHA256:x", clock)
     assert 'client "eve"' in sentence
     for word in words:
         assert word in sentence
@@ -221,7 +221,7 @@ def calls(path: Path) -> list[list[str]]:
 def served(node: Node) -> Iterator[list[str]]:
     """Serve in a thread; yields the events so far."""
     over, events = threading.Event(), list[str]()
-    thread = threading.Thread(target=serve, args=(node, events.append, over.is_set))
+    thread = threading.Thread(target=run_node, args=(node, events.append, over.is_set))
     thread.start()
     try:
         yield events
@@ -315,7 +315,7 @@ def test_a_kill_9_of_the_client_leaves_nothing_running(node: Node) -> None:
         "import sys; from pathlib import Path; from deploy.node import supernode as node\n"
         f"node.bin_folder = lambda: Path({str(node.home.parent / 'bin')!r})\n"
         f"one = node.Node('eve', 'x', 'a:1', Path('c'), Path('k'), '', Path({str(node.home)!r}))\n"
-        "node.serve(one, print, lambda: False)\n"
+        "node.run_node(one, print, lambda: False)\n"
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {**os.environ, "PYTHONPATH": path}
@@ -345,23 +345,25 @@ def test_the_log_has_all_lines_and_is_bounded(node: Node, monkeypatch: pytest.Mo
 def test_a_missing_flower_is_told_as_such(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "bin_folder", lambda: Path("/nowhere"))
     with pytest.raises(DeployError, match=r"flower-supernode cannot be started.*fedkeel doctor"):
-        serve(node, print, lambda: False)
+        run_node(node, print, lambda: False)
 
 
 def test_an_app_of_an_earlier_run_is_removed(node: Node) -> None:
     (node.home / "apps" / "old").mkdir(parents=True)
-    serve(node, print, lambda: True)
+    run_node(node, print, lambda: True)
     assert not (node.home / "apps").exists()
 
 
 def test_a_node_that_gave_up_for_good_is_heard_and_started_anew() -> None:
     """Flower's process stays alive without ever reaching for the server again."""
-    heard, event = hear(Heard(connected=True), "Giving up reconnection after 0.68 seconds", 0.0)
+    heard, event = read_log_line(
+        NodeLogState(connected=True), "Giving up reconnection after 0.68 seconds", 0.0
+    )
     assert heard.gave_up
     assert "gave up" in event
-    life = Life().after(heard, None, lasted=1.0, now=1.0)
+    life = NodeExit().after(heard, None, lasted=1.0, now=1.0)
     assert life.kind == "gave up"
-    assert "it is started anew" in why(life, "ward", "SHA256:x", "")
+    assert "it is started anew" in exit_reason(life, "ward", "SHA256:x", "")
 
 
 def test_an_app_that_was_half_written_is_forgotten_so_that_it_comes_anew(tmp_path: Path) -> None:

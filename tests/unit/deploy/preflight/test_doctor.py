@@ -18,7 +18,7 @@ HEALTHY = {"flwr": "1.42.0", "torch": "2.14.1"}
 
 @pytest.fixture(scope="module")
 def findings() -> list[Finding]:
-    return doctor.examine()
+    return doctor.machine_findings()
 
 
 def test_the_real_examination_covers_every_topic_and_finds_this_installation_sound(
@@ -231,7 +231,7 @@ def test_a_failing_check_becomes_a_finding_and_the_others_still_run(
         yield no_such_module
 
     monkeypatch.setattr(doctor, "CHECKS", (check_moon_phase, check_tool, doctor.check_python))
-    moon, tool, python = doctor.examine()
+    moon, tool, python = doctor.machine_findings()
     assert (moon.topic, moon.verdict) == ("moon phase", "problem")
     assert "cloudy" in moon.sentence
     assert tool.remedy == doctor.INSTALL

@@ -24,7 +24,7 @@ from deploy.sweep.plan import Plan
 from deploy.sweep.progress import Tally, line_about, watching
 from deploy.sweep.run_status import Standing
 from deploy.sweep.runs import runs_of
-from deploy.system.process_group import Group
+from deploy.system.process_group import ProcessGroup
 
 CPU = parse({"train.device": "cpu"})
 
@@ -94,13 +94,13 @@ class TestProcesses:
     @pytest.fixture(autouse=True)
     def shell(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(jobs, "POLL_SECONDS", 0.01)
-        start = Group.start
+        start = ProcessGroup.start
 
-        def shell(self: Group, command: Sequence[str], **kinds: Any) -> Any:
+        def shell(self: ProcessGroup, command: Sequence[str], **kinds: Any) -> Any:
             folder = Path(command[command.index("--config") + 1]).parent
             return start(self, ["/bin/sh", "-c", TestProcesses.line, str(folder)], **kinds)
 
-        monkeypatch.setattr(Group, "start", shell)
+        monkeypatch.setattr(ProcessGroup, "start", shell)
 
     line = ""
 
@@ -209,7 +209,7 @@ class TestProcesses:
     def test_the_runs_end_when_the_one_that_would_take_them_along_is_gone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Group, "has_leader", lambda self: False)
+        monkeypatch.setattr(ProcessGroup, "has_leader", lambda self: False)
         with pytest.raises(DeployError, match="give the command again"):
             self.do(waiting(tmp_path, "fedavg"), "sleep 60")
 

@@ -13,7 +13,7 @@ from deploy.report.run_data import discover
 from deploy.sweep.plan import Plan, Variant
 from deploy.sweep.run_status import Standing, clear, standings, tidy
 from deploy.sweep.runs import PlannedRun, runs_of
-from deploy.system.signals import only_one
+from deploy.system.signals import run_dir_lock
 from server_app.run_dir.run_dir import RunDir
 from server_app.state import ServerState
 
@@ -250,7 +250,7 @@ def test_nothing_is_removed_while_another_process_is_at_work_there(tmp_path: Pat
     folder = begun(tmp_path)
     folder.save_record(ROUND)
     found = look(tmp_path)
-    with only_one(folder.path), pytest.raises(ConfigError, match="another process"):
+    with run_dir_lock(folder.path), pytest.raises(ConfigError, match="another process"):
         clear(found)
     assert folder.path.exists()
     clear(found)

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from deploy.system.process_group import Group
+from deploy.system.process_group import ProcessGroup
 
 LONGEST_LINE = 2**13  # bytes; a longer one is told in pieces
 LAST_LINES_SECONDS = 5.0
 
 
-class Crew:
+class PipedProcessGroup:
     """Members of one group; leaving the block ends them and whatever they started."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], patience: float) -> None:
@@ -28,7 +28,7 @@ class Crew:
         self.folder, self.environment, self.patience = folder, environment, patience
         self.members: list[subprocess.Popen[bytes]] = []
         self._listeners: list[threading.Thread] = []
-        self._group = Group()
+        self._group = ProcessGroup()
 
     def start(
         self, command: Sequence[str], listen: Callable[[str], None]
