@@ -3,7 +3,7 @@
 import logging
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 from flwr.app import Context
@@ -22,6 +22,7 @@ from common.wire.arrays import FlatCodec
 from common.wire.messages import ClientCard
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.memory_estimate import MemoryEstimate
+from server_app.options import Options
 from server_app.round.calibration import Ask, conformal_of
 from server_app.round.client_registry import (
     POLL_SECONDS,
@@ -33,7 +34,6 @@ from server_app.run_dir.class_counter import saving_class_counts
 from server_app.run_dir.memory_mapped import raise_open_file_limit
 from server_app.run_dir.run_dir import LOG, RunDir, logging_to
 from server_app.state import ServerState
-from server_app.strategies import STRATEGIES
 from server_app.strategy import MethodStrategy
 
 logger = logging.getLogger("flwr")
@@ -162,8 +162,7 @@ def strategy_of(
     if config.server.on_disk:  # what a round replaces stays until it is done
         raise_open_file_limit(method.stored_clients(model.layout, config.clients, asked) + asked)
     write_memory_note(folder.path, str(needs))
-    return STRATEGIES[config.method](
-        **{item.name: getattr(method, item.name) for item in fields(method)},
+    options = Options(
         fraction_train=config.participation,
         server_lr=config.server.lr,
         seed=config.seed,
@@ -176,6 +175,10 @@ def strategy_of(
         min_replies=config.server.min_replies,
         max_void_rounds=config.server.max_void_rounds,
         start_timeout=config.server.start_timeout,
+    )
+    return MethodStrategy(
+        method,
+        options,
         codec=FlatCodec(model.layout),
         local_lr=config.local_lr,
         registry=registry,

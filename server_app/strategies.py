@@ -1,85 +1,269 @@
-"""The methods as ready Flower strategies: FedAvg, FedPCD, FedPVR, Scaffold and whatever is new.
+"""The methods as Flower strategies with typed keyword arguments.
 
-    from server_app.strategies import FedPCD
+    from fedkeel import FedPCD
     strategy = FedPCD(tau=0.02, history=10, fraction_train=0.1)
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=50)
 
-A strategy takes its method's settings and `server_app.options.Options`, all by name; ordinary
-ClientApps that return "arrays" and "num-examples" will do, unless the method needs a client half.
+A strategy takes the settings of its method and `StrategyOptions`, all by name. Clients that return
+"arrays" and "num-examples" are enough, unless the method has a client half.
 """
 
-import inspect
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Unpack
 
-from common.errors import ConfigError, did_you_mean
-from common.methods import METHODS, Method
-from server_app.options import Options
-from server_app.strategy import MethodStrategy
-
-WIRING = [
-    name
-    for name, parameter in inspect.signature(MethodStrategy.__init__).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-]
+from common import methods
+from server_app.ready_strategy import ReadyStrategy, StrategyOptions
 
 
-class ReadyStrategy(MethodStrategy):
-    """Base of the ready strategies: sorts its arguments into method, options and wiring."""
+class AFL(ReadyStrategy):
+    """The cohort's displacements, weighted by lambda; then lambda follows the losses."""
 
-    method_type: ClassVar[type[Method[Any]]]
+    method_type = methods.AFL
 
-    def __init__(self, **settings: Any) -> None:
-        names = {
-            "method": [item.name for item in fields(self.method_type)],
-            "options": [item.name for item in fields(Options)],
-            "wiring": WIRING,
-        }
-        known = [name for group in names.values() for name in group]
-        if unknown := settings.keys() - set(known):
-            word = min(unknown)
-            raise ConfigError(
-                f'{type(self).__name__} has no setting "{word}"{did_you_mean(word, known)}; '
-                f"it has: {', '.join(known)}"
-            )
-        groups = {
-            group: {name: settings[name] for name in mine if name in settings}
-            for group, mine in names.items()
-        }
+    def __init__(
+        self,
+        *,
+        eta_lambda: float = methods.AFL.eta_lambda,
+        average: bool = methods.AFL.average,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.AFL(eta_lambda=eta_lambda, average=average), **options)
+
+
+class Craft(ReadyStrategy):
+    """Solve for the direction whose product with each unit displacement is the client's share."""
+
+    method_type = methods.Craft
+
+    def __init__(
+        self,
+        *,
+        eta: float = methods.Craft.eta,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.Craft(eta=eta), **options)
+
+
+class Ditto(ReadyStrategy):
+    """FedAvg; a client's own model v minimises its loss + lambda/2 |v - w_received|^2."""
+
+    method_type = methods.Ditto
+
+    def __init__(
+        self,
+        *,
+        uniform: bool = methods.Ditto.uniform,
+        lam: float = methods.Ditto.lam,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.Ditto(uniform=uniform, lam=lam), **options)
+
+
+class FedAvg(ReadyStrategy):
+    """The mean displacement of the cohort; the weights are shares of the participants' data."""
+
+    method_type = methods.FedAvg
+
+    def __init__(
+        self,
+        *,
+        uniform: bool = methods.FedAvg.uniform,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedAvg(uniform=uniform), **options)
+
+
+class FedDyn(ReadyStrategy):
+    """A linear and a proximal term on the client, the mean of the G_i on the server."""
+
+    method_type = methods.FedDyn
+
+    def __init__(
+        self,
+        *,
+        alpha: float = methods.FedDyn.alpha,
+        evaluate: str = methods.FedDyn.evaluate,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedDyn(alpha=alpha, evaluate=evaluate), **options)
+
+
+class FedFV(ReadyStrategy):
+    """The uniform mean of displacements that no longer conflict, at the plain mean's length."""
+
+    method_type = methods.FedFV
+
+    def __init__(
+        self,
+        *,
+        alpha: float = methods.FedFV.alpha,
+        tau: int = methods.FedFV.tau,
+        window: str = methods.FedFV.window,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedFV(alpha=alpha, tau=tau, window=window), **options)
+
+
+class FedHEAL(ReadyStrategy):
+    """The mean of what counts, coordinate by coordinate, weighted by distance with momentum."""
+
+    method_type = methods.FedHEAL
+
+    def __init__(
+        self,
+        *,
+        threshold: float = methods.FedHEAL.threshold,
+        beta: float = methods.FedHEAL.beta,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedHEAL(threshold=threshold, beta=beta), **options)
+
+
+class FedLF(ReadyStrategy):
+    """Minimum-norm direction of every layer, at the uniform mean's length."""
+
+    method_type = methods.FedLF
+
+    def __init__(
+        self,
+        *,
+        released: bool = methods.FedLF.released,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedLF(released=released), **options)
+
+
+class FedMGDA(ReadyStrategy):
+    """Minimum-norm combination of the unit displacements, within epsilon of the shares."""
+
+    method_type = methods.FedMGDA
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = methods.FedMGDA.epsilon,
+        eta_over_lr: float = methods.FedMGDA.eta_over_lr,
+        rescale: bool = methods.FedMGDA.rescale,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
         super().__init__(
-            self.method_type(**groups["method"]), Options(**groups["options"]), **groups["wiring"]
+            methods.FedMGDA(epsilon=epsilon, eta_over_lr=eta_over_lr, rescale=rescale), **options
         )
 
 
-def _ready(method: type[Method[Any]]) -> type[ReadyStrategy]:
-    settings = "\n".join(
-        f"    {item.name}: {item.metadata['help']} (default {item.default!r})."
-        for item in (*fields(method), *fields(Options))
-    )
-    doc = f"{inspect.getdoc(method)}\n\nSettings:\n{settings}\n"
-    wiring = inspect.signature(MethodStrategy.__init__).parameters
-    given = [
-        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default)
-        for item in (*fields(method), *fields(Options))
-    ]
-    body = {
-        "method_type": method,
-        "__doc__": doc,
-        "__module__": __name__,
-        "__signature__": inspect.Signature([*given, *(wiring[name] for name in WIRING)]),
-    }
-    return type(method.__name__, (ReadyStrategy,), body)
+class FedPCD(ReadyStrategy):
+    """Project the unit mean onto the half-spaces of all remembered clients."""
+
+    method_type = methods.FedPCD
+
+    def __init__(
+        self,
+        *,
+        tau: float = methods.FedPCD.tau,
+        history: int = methods.FedPCD.history,
+        normalise: bool = methods.FedPCD.normalise,
+        primary: bool = methods.FedPCD.primary,
+        solver: str = methods.FedPCD.solver,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(
+            methods.FedPCD(
+                tau=tau, history=history, normalise=normalise, primary=primary, solver=solver
+            ),
+            **options,
+        )
+
+
+class FedProx(ReadyStrategy):
+    """Each client minimises its loss + mu/2 |w - w_received|^2; the server averages."""
+
+    method_type = methods.FedProx
+
+    def __init__(
+        self,
+        *,
+        uniform: bool = methods.FedProx.uniform,
+        mu: float = methods.FedProx.mu,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedProx(uniform=uniform, mu=mu), **options)
+
+
+class FedPVR(ReadyStrategy):
+    """Plain SGD on the feature extractor, variance-reduced SGD on `block`."""
+
+    method_type = methods.FedPVR
+
+    def __init__(
+        self,
+        *,
+        block: str = methods.FedPVR.block,
+        uniform: bool = methods.FedPVR.uniform,
+        feature_momentum: float = methods.FedPVR.feature_momentum,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(
+            methods.FedPVR(block=block, uniform=uniform, feature_momentum=feature_momentum),
+            **options,
+        )
+
+
+class FedPW(ReadyStrategy):
+    """Thin out the updates, mix two sets of weights, enlarge what the clients agree on."""
+
+    method_type = methods.FedPW
+
+    def __init__(
+        self,
+        *,
+        beta: float = methods.FedPW.beta,
+        drop: float = methods.FedPW.drop,
+        stride: int = methods.FedPW.stride,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedPW(beta=beta, drop=drop, stride=stride), **options)
+
+
+class QFFL(ReadyStrategy):
+    """Displacements weighted by F_i^q, with a step whose length is estimated from theirs."""
+
+    method_type = methods.QFFL
+
+    def __init__(
+        self,
+        *,
+        q: float = methods.QFFL.q,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.QFFL(q=q), **options)
+
+
+class Scaffold(ReadyStrategy):
+    """Every coordinate gets a variate; models are averaged with equal weights, as in the paper."""
+
+    method_type = methods.Scaffold
+
+    def __init__(self, **options: Unpack[StrategyOptions]) -> None:
+        super().__init__(methods.Scaffold(), **options)
 
 
 STRATEGIES: Mapping[str, type[ReadyStrategy]] = {
-    name: _ready(method) for name, method in METHODS.items()
+    strategy.method_type.name: strategy
+    for strategy in (
+        AFL,
+        Craft,
+        Ditto,
+        FedAvg,
+        FedDyn,
+        FedFV,
+        FedHEAL,
+        FedLF,
+        FedMGDA,
+        FedPCD,
+        FedProx,
+        FedPVR,
+        FedPW,
+        QFFL,
+        Scaffold,
+    )
 }
-
-
-def __getattr__(name: str) -> type[ReadyStrategy]:
-    """Give each strategy under the name of its method's class."""
-    for strategy in STRATEGIES.values():
-        if strategy.__name__ == name:
-            return strategy
-    raise AttributeError(f"module {__name__} has no attribute {name!r}")

@@ -11,7 +11,9 @@ from common.errors import ConfigError
 from common.methods import METHODS, FedPCD
 from common.types import Buffers
 from server_app.options import Options
+from server_app.ready_strategy import StrategyOptions
 from server_app.strategies import STRATEGIES
+from server_app.strategy import MethodStrategy
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -54,16 +56,24 @@ def test_what_cannot_be_meant_is_refused_by_name(given: dict[str, float], said: 
         ready.FedPCD(**given)
 
 
-def test_there_is_nothing_else_in_the_module() -> None:
-    with pytest.raises(AttributeError, match="FedProxy"):
-        ready.FedProxy  # noqa: B018
+def test_typed_keywords_are_the_settings_the_options_and_the_parts() -> None:
+    parts = inspect.signature(MethodStrategy.__init__).parameters.values()
+    names = {part.name for part in parts if part.kind is part.KEYWORD_ONLY}
+    options = {item.name: item.type for item in fields(Options)}
+    assert StrategyOptions.__annotations__.keys() == options.keys() | names
+    assert options.items() <= StrategyOptions.__annotations__.items()
+    for name, strategy in STRATEGIES.items():
+        named = [
+            parameter
+            for parameter in inspect.signature(strategy).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
+        assert [(p.name, p.default, p.annotation) for p in named] == [
+            (item.name, item.default, item.type) for item in fields(METHODS[name])
+        ]
 
 
-def test_editors_see_the_settings_and_help_has_them() -> None:
-    parameters = inspect.signature(STRATEGIES["fedpcd"]).parameters
-    assert parameters["tau"].default == FedPCD.tau
-    assert parameters["fraction_train"].default == Options.fraction_train
-    assert {"local_lr", "registry", "buffers"} <= parameters.keys()
+def test_help_lists_the_settings() -> None:
     assert "tau: share of its own unit step" in str(inspect.getdoc(STRATEGIES["fedpcd"]))
 
 
