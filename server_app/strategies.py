@@ -59,6 +59,26 @@ class Ditto(ReadyStrategy):
         super().__init__(methods.Ditto(uniform=uniform, lam=lam), **options)
 
 
+class FedAdam(ReadyStrategy):
+    """One step of Adam per round, with the cohort's mean displacement as the gradient."""
+
+    method_type = methods.FedAdam
+
+    def __init__(
+        self,
+        *,
+        eta: float = methods.FedAdam.eta,
+        beta1: float = methods.FedAdam.beta1,
+        beta2: float = methods.FedAdam.beta2,
+        tau: float = methods.FedAdam.tau,
+        uniform: bool = methods.FedAdam.uniform,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(
+            methods.FedAdam(eta=eta, beta1=beta1, beta2=beta2, tau=tau, uniform=uniform), **options
+        )
+
+
 class FedAvg(ReadyStrategy):
     """The mean displacement of the cohort; the weights are shares of the participants' data."""
 
@@ -149,6 +169,20 @@ class FedMGDA(ReadyStrategy):
         super().__init__(
             methods.FedMGDA(epsilon=epsilon, eta_over_lr=eta_over_lr, rescale=rescale), **options
         )
+
+
+class FedNova(ReadyStrategy):
+    """The mean of the displacements per local step, times the effective number of steps."""
+
+    method_type = methods.FedNova
+
+    def __init__(
+        self,
+        *,
+        uniform: bool = methods.FedNova.uniform,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.FedNova(uniform=uniform), **options)
 
 
 class FedPCD(ReadyStrategy):
@@ -248,22 +282,5 @@ class Scaffold(ReadyStrategy):
 
 
 STRATEGIES: Mapping[str, type[ReadyStrategy]] = {
-    strategy.method_type.name: strategy
-    for strategy in (
-        AFL,
-        Craft,
-        Ditto,
-        FedAvg,
-        FedDyn,
-        FedFV,
-        FedHEAL,
-        FedLF,
-        FedMGDA,
-        FedPCD,
-        FedProx,
-        FedPVR,
-        FedPW,
-        QFFL,
-        Scaffold,
-    )
+    strategy.method_type.name: strategy for strategy in ReadyStrategy.__subclasses__()
 }
