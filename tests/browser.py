@@ -1,7 +1,7 @@
-"""A report as a person sees it: opened from disk in Chromium, with everything it does watched.
+"""Open a report from disk in Chromium and watch everything that it does.
 
-Chromium is Debian's (apt-get install chromium) and is driven by Playwright, which downloads
-nothing. Tests take the fixture `chromium` of tests/system/conftest.py, then
+Chromium is Debian's (apt-get install chromium). Playwright drives it and downloads nothing. Tests
+take the fixture `chromium` of tests/system/conftest.py, then
 
     with opened(chromium, path, dark=True, phone=True) as view:
         view.page.click("text=play")
@@ -36,10 +36,10 @@ PATIENCE = 30_000  # milliseconds for anything to appear, also on a busy machine
 
 @contextmanager
 def chromium_started() -> Iterator["Browser"]:
-    """Chromium without a window; it and its driver end with the block.
+    """Start Chromium without a window; it and its driver end with the block.
 
-    Inside the block an event loop of Playwright's counts as running in this thread, so that
-    nothing else can use asyncio there: start it for a file of tests, not for a whole session.
+    Inside the block Playwright runs an event loop in this thread, so no other code can use asyncio
+    there. Therefore start it for a file of tests and not for a whole session.
     """
     if not CHROMIUM.exists():
         pytest.skip("CHROMIUM IS NOT INSTALLED (apt-get install chromium)")
@@ -61,7 +61,7 @@ def chromium_started() -> Iterator["Browser"]:
 
 @dataclass(frozen=True)
 class View:
-    """An open page, and what it said and asked for so far."""
+    """An open page, with its console, errors and requests so far."""
 
     page: "Page"
     console: list[str] = field(default_factory=list)
@@ -69,11 +69,11 @@ class View:
     requests: list[str] = field(default_factory=list)  # except for the file itself
 
     def assert_quiet(self) -> None:
-        """Nothing on the console, no script failed, nothing was fetched."""
+        """Assert that the console is empty, no script failed, and nothing was fetched."""
         assert (self.console, self.errors, self.requests) == ([], [], [])
 
     def assert_fits(self) -> None:
-        """Nothing sticks out to the side of the window."""
+        """Assert that the page is not wider than the window."""
         wide, window = self.page.evaluate(
             "[document.scrollingElement.scrollWidth, window.innerWidth]"
         )
@@ -103,14 +103,14 @@ class View:
 def opened(
     browser: "Browser", path: Path, *, dark: bool = False, phone: bool = False, still: bool = False
 ) -> Iterator[View]:
-    """The file as a page of its own.
+    """Open the file as a page of its own.
 
     Args:
         browser: from `chromium_started`.
         path: an HTML file.
         dark: the reader prefers dark pages.
-        phone: 360 x 740 pixels and fingers, not a desk's window and a mouse.
-        still: the reader prefers that nothing moves.
+        phone: 360 x 740 pixels and touch, instead of a large window and a mouse.
+        still: the reader prefers no animations.
     """
     file = path.resolve().as_uri()
     with browser.new_context(
@@ -129,7 +129,7 @@ def opened(
 
 
 def middle(what: "Locator") -> tuple[float, float]:
-    """The middle of an element, in pixels of the window."""
+    """Return the middle of an element, in pixels of the window."""
     what.scroll_into_view_if_needed()
     box = what.bounding_box()
     assert box is not None, "it is not shown"
@@ -137,6 +137,6 @@ def middle(what: "Locator") -> tuple[float, float]:
 
 
 def on_circle(centre: tuple[float, float], radius: float, degrees: float) -> tuple[float, float]:
-    """A point of the window at this angle, counted anticlockwise from the right."""
+    """Return a point of the window at this angle, anticlockwise from the right."""
     angle = math.radians(degrees)
     return centre[0] + radius * math.cos(angle), centre[1] - radius * math.sin(angle)

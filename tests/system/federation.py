@@ -7,8 +7,7 @@
         fed.superlink.kill()                   # kill -9
         fed.start_superlink()                  # the same port and database
 
-Every process writes to a log file of its own and is ended by its pid when the block ends, and so
-is whatever it started.
+Every process writes to a log file of its own. The end of the block kills it and its children.
 """
 
 import os
@@ -38,7 +37,7 @@ PATIENCE = 60.0  # seconds; a Flower process is up in 2 to 5 of them
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
+    """Return a port that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -48,7 +47,7 @@ def free_port() -> int:
 def wait_for(
     what: Callable[[], Any], why: Callable[[], str] = str, seconds: float = PATIENCE
 ) -> Any:
-    """Return the first true value of `what`; `why` is the text of the failure."""
+    """Wait for a true value of `what` and return it; `why` is the text of the failure."""
     deadline = time.monotonic() + seconds
     while not (value := what()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain\n{why()}"
@@ -58,22 +57,22 @@ def wait_for(
 
 @dataclass(frozen=True)
 class Process:
-    """A process under way, and the file that it logs to."""
+    """A started process and its log file."""
 
     popen: "subprocess.Popen[bytes]"
     log: Path
 
     @property
     def text(self) -> str:
-        """What it has said so far."""
+        """Return its log so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether it still runs."""
         return self.popen.poll() is None
 
     def says(self, words: str, seconds: float = PATIENCE) -> None:
-        """Wait until its log has these words."""
+        """Wait until its log contains these words."""
         wait_for(lambda: words in self.text, lambda: f"for {words!r} in:\n{self.text}", seconds)
 
     def ended(self, seconds: float = PATIENCE) -> int:
@@ -82,7 +81,7 @@ class Process:
         return self.popen.returncode
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end, wait, and return its exit code."""
+        """Send it a signal, wait for its end, and return its exit code."""
         self.popen.send_signal(how)
         return self.ended()
 
@@ -94,7 +93,7 @@ class Process:
 
 @dataclass
 class Federation:
-    """What runs, where it listens, and how to start more of it."""
+    """The processes of a federation and their addresses."""
 
     folder: Path
     port: int = field(default_factory=free_port)  # the SuperLink, private
@@ -107,36 +106,36 @@ class Federation:
 
     @property
     def ca(self) -> Path:
-        """The file that every client gets."""
+        """Return the path of the CA certificate, which every client gets."""
         return self.pki / "public/ca.crt"
 
     @property
     def secret(self) -> Path:
-        """The file that the SuperLink and its app process share."""
+        """Return the path of the secret of the SuperLink and its app process."""
         return self.pki / "link/superexec.secret"
 
     @property
     def address(self) -> str:
-        """The SuperLink's own address, on the private side."""
+        """Return the SuperLink's own address, on the private side."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def outside(self) -> str:
-        """The proxy's address."""
+        """Return the proxy's address."""
         return f"127.0.0.1:{self.proxy_port}"
 
     @property
     def link(self) -> SuperLinkClient:
-        """The operator's connection."""
+        """Return the operator's connection."""
         return SuperLinkClient(self.address, self.ca)
 
     @property
     def work(self) -> Path:
-        """The working directory of the app process: runs are written below it."""
+        """Return the working directory of the app process, which writes runs below it."""
         return self.folder / "work"
 
     def env(self, name: str) -> dict[str, str]:
-        """The environment of the process of this name."""
+        """Return the environment of the process of this name."""
         kept = ("FLWR_", "RAY_", "FEDKEEL_", "PYTHON")
         plain = {key: value for key, value in os.environ.items() if not key.startswith(kept)}
         return {
@@ -151,7 +150,7 @@ class Federation:
     def start(
         self, name: str, *command: str | Path, extra: Mapping[str, str] | None = None
     ) -> Process:
-        """Start a command; its log is `logs/NAME.log`, and another start goes on in it."""
+        """Start a command that logs to `logs/NAME.log`; another start appends to this file."""
         log = self.folder / "logs" / f"{name}.log"
         for folder in (log.parent, self.work):
             folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +169,7 @@ class Federation:
         return process
 
     def commands(self, *, proxy: bool = False) -> dict[str, list[str]]:
-        """The product's own commands for superlink, app process and proxy."""
+        """Return the product's own commands for superlink, app process and proxy."""
         fleet = self.outside if proxy else ""
         place = server.ServerOptions(self.pki, self.folder, self.work, self.port, fleet)
         for folder in (self.work, self.folder / "logs", self.folder / "nginx"):
@@ -208,12 +207,12 @@ class Federation:
         """Start a client's flower-supernode.
 
         Args:
-            name: whose key it has.
+            name: the client whose key it uses.
             config: its --node-config.
             more: further arguments.
-            key: another key file than `keys/NAME`.
-            superlink: HOST:PORT of another place than the proxy.
-            label: the name of its log, where it is not `node-NAME`.
+            key: a key file instead of `keys/NAME`.
+            superlink: HOST:PORT instead of the proxy's.
+            label: the name of its log instead of `node-NAME`.
         """
         return self.start(
             label or f"node-{name}",
@@ -225,19 +224,19 @@ class Federation:
         )
 
     def key(self, name: str) -> Path:
-        """The private key of the client of this name, made where there is none."""
+        """Return the private key of the client of this name; make it if it is missing."""
         path = self.folder / "keys" / name
         client_keys.make_key(path)
         return path
 
     def enroll(self, name: str) -> None:
-        """Make the key of a client where there is none, and register it under its name."""
+        """Register the key of a client under its name; make it if it is missing."""
         enrollment.enroll(
             self.link, name, client_keys.read_public(client_keys.public_line(self.key(name)))
         )
 
     def status(self, name: str) -> str:
-        """What the SuperLink says of the client of this name: online, offline, registered or ""."""
+        """Return the SuperLink's status of a client: online, offline, registered or ""."""
         return next(
             (one.status for one in enrollment.enrolled_clients(self.link) if one.name == name), ""
         )
@@ -248,7 +247,7 @@ class Federation:
         wait_for(lambda: self.status(name) == "online", log.read_text, seconds)
 
     def answers(self, port: int, process: Process) -> None:
-        """Wait until a server on this port says over TLS that it is healthy."""
+        """Wait until a server on this port answers over TLS that it is healthy."""
         context = ssl.create_default_context(cafile=str(self.ca))
 
         def healthy() -> bool:
@@ -263,7 +262,7 @@ class Federation:
         wait_for(healthy, lambda: process.text)
 
     def living(self) -> list[psutil.Process]:
-        """Every live process that was started here, wherever it hangs in the process tree."""
+        """Return every live process that was started here, anywhere in the process tree."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
@@ -273,7 +272,7 @@ class Federation:
         return found
 
     def end_all(self) -> None:
-        """Kill everything, by pid, and what it may have started meanwhile."""
+        """Kill every process by its pid, also those that were started meanwhile."""
         for started in self.processes:  # nginx overwrites its environment: `living` misses it
             with suppress(ProcessLookupError):
                 os.killpg(started.popen.pid, signal.SIGKILL)
@@ -288,7 +287,7 @@ class Federation:
 
 @contextmanager
 def federation(folder: Path, *, executor: bool = True, proxy: bool = True) -> Iterator[Federation]:
-    """A federation in this folder, up and without clients; nothing of it outlives the block."""
+    """Start a federation without clients in this folder; kill all of it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     made = Federation(folder)
     try:

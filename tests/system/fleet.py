@@ -1,4 +1,4 @@
-"""A federation as its people run it: every step is a fedkeel command, on free ports of loopback.
+"""A federation run by fedkeel commands only, on free ports of loopback.
 
     with fleet(tmp_path) as made:                # pki init, server: SuperLink, app process, proxy
         made.enroll("0", "1", "2")               # key, enroll
@@ -6,7 +6,7 @@
         done = made.run("fedpvr", "first", {"rounds": 3})
         made.find("flower-supernode", "1").kill()
 
-Every process carries a mark in its environment, by which it is found, and is ended with the block.
+Every process has a mark in its environment, by which it is found and ended.
 """
 
 import os
@@ -58,7 +58,7 @@ class Done:
 
 @dataclass
 class Fleet(Runs):
-    """What runs, where it listens, and how to do more with it."""
+    """The processes of a federation, their ports, and its commands."""
 
     folder: Path
     size: int = 3
@@ -70,16 +70,16 @@ class Fleet(Runs):
 
     @property
     def work(self) -> Path:
-        """Where commands are typed and runs are written."""
+        """Return the working directory of commands, in which runs are written."""
         return self.folder / "work"
 
     @property
     def ca(self) -> Path:
-        """The file that every client gets."""
+        """Return the path of the CA certificate, which every client gets."""
         return self.folder / "pki/public/ca.crt"
 
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What a command finds in its environment."""
+        """Return the environment of a command."""
         kept = ("FLWR_", "RAY_", "MPL", "FEDKEEL_", "PYTHON")
         plain = {key: value for key, value in os.environ.items() if not key.startswith(kept)}
         return {
@@ -96,7 +96,7 @@ class Fleet(Runs):
     def start(
         self, name: str, *command: str | Path, extra: Mapping[str, str] | None = None
     ) -> Process:
-        """Start a command; its log is `logs/NAME.log`, and another start goes on in it."""
+        """Start a command that logs to `logs/NAME.log`; another start appends to this file."""
         log = self.folder / "logs" / f"{name}.log"
         with log.open("ab") as out:
             popen = subprocess.Popen(
@@ -131,7 +131,7 @@ class Fleet(Runs):
         return self.call(BIN / "fedkeel", *arguments)
 
     def succeed(self, *arguments: str | Path) -> str:
-        """Run `fedkeel` with these arguments and return what it says; it must end well."""
+        """Run `fedkeel` with these arguments, assert that it succeeds, and return its output."""
         done = self.fedkeel(*arguments)
         assert done.code == 0, f"fedkeel {arguments}: {done.code}\n{done.out}{done.err}{self.tails}"
         return done.out
@@ -139,7 +139,7 @@ class Fleet(Runs):
     # ------------------------------------------------------------ people
 
     def start_server(self) -> None:
-        """Make the keys and start the server; it is up when both ports are listened on."""
+        """Make the keys, start the server, and wait until it listens on both ports."""
         self.succeed("pki", "init", "--dir", "../pki")
         self.server = self.start(
             "server",
@@ -149,7 +149,7 @@ class Fleet(Runs):
         wait_for(lambda: all(map(listens, (self.port, self.door))), lambda: self.tails)
 
     def enroll(self, *names: str) -> None:
-        """Make each client's key, as its owner does, and take the public half on the roll."""
+        """Make each client's key as its owner does, and enroll its public half."""
 
         def enroll(name: str) -> None:
             public = self.succeed("key", name, "--dir", "../keys")
@@ -168,7 +168,7 @@ class Fleet(Runs):
         label: str = "",
         extra: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start `fedkeel join` for this client; its name is the number of its part of the data."""
+        """Start `fedkeel join` for this client, whose name is the number of its data partition."""
         return self.start(
             f"join-{label or name}-{len(self.started)}",
             *(BIN / "fedkeel", "join", "--superlink", f"127.0.0.1:{self.door}"),
@@ -178,13 +178,13 @@ class Fleet(Runs):
         )
 
     def join(self, *names: str, part: str = "", extra: Mapping[str, str] | None = None) -> None:
-        """Have clients join, side by side, and wait until all of them are connected."""
+        """Let clients join at the same time, and wait until all of them are connected."""
         self.joined |= {name: self.start_join(name, part=part, extra=extra) for name in names}
         for name in names:
             self.connected(name)
 
     def connected(self, name: str, times: int = 1) -> None:
-        """Wait until the server has let this client in, for the so-manyth time in one `join`."""
+        """Wait until this client has connected so many times in one `join`."""
         process = self.joined[name]
 
         def has() -> bool:
@@ -201,7 +201,7 @@ class Fleet(Runs):
     # ------------------------------------------------------------ runs
 
     def arguments(self, method: str, name: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """What `fedkeel run` is given for a run on the nodes."""
+        """Return the arguments of `fedkeel` for a run on the nodes."""
         given = pairs({**SMALL, "clients": self.size, **settings})
         return ("run", method, "--engine", "superlink", "--name", name, *given)
 
@@ -211,17 +211,17 @@ class Fleet(Runs):
         return self.start(f"run-{name}", BIN / "fedkeel", *arguments, *more)
 
     def run(self, method: str, name: str, settings: Mapping[str, Any], *more: str) -> str:
-        """Carry out a run on the nodes, which must end well; return what a person saw."""
+        """Run on the nodes, assert that it succeeds, and return the output."""
         return self.succeed(*self.arguments(method, name, settings), *more)
 
     def reference(self, method: str, name: str, settings: Mapping[str, Any], engine: str) -> bytes:
-        """Carry out the same run without nodes and return the final model's file."""
+        """Do the same run on another engine and return the bytes of the final model's file."""
         given = pairs({**SMALL, "clients": self.size, **settings})
         self.succeed("run", method, "--engine", engine, "--name", name, *given)
         return self.weights(name)
 
     def live(self, name: str) -> LiveState | None:
-        """What the run of this name is doing."""
+        """Return the live state of the run of this name."""
         return read_live_state(self.run_dir(name))
 
     def reaches(
@@ -231,9 +231,9 @@ class Fleet(Runs):
         phase: str = "training",
         since: float = 0.0,
     ) -> LiveState:
-        """Wait until the run of this name is in this phase of this round, or beyond.
+        """Wait until the run of this name has reached this phase of this round.
 
-        What it wrote before `since` (seconds since 1970) does not count.
+        Live states from before `since` (seconds since 1970) do not count.
         """
 
         def there() -> LiveState | None:
@@ -264,11 +264,11 @@ class Fleet(Runs):
     # ------------------------------------------------------------ processes
 
     def living(self) -> list[psutil.Process]:
-        """Every live process that was started here, wherever it hangs in the process tree."""
+        """Return every live process that was started here, anywhere in the process tree."""
         return [process for process, _ in self._marked()]
 
     def all(self, program: str, client: str = "") -> list[psutil.Process]:
-        """The live processes that run this program, of this client if one is named."""
+        """Return the live processes that run this program, of this client if one is named."""
         found = []
         for process, env in self._marked():
             with suppress(psutil.Error):
@@ -278,7 +278,7 @@ class Fleet(Runs):
         return found
 
     def find(self, program: str, client: str = "", since: float = 0.0) -> psutil.Process:
-        """The process that runs this program, waited for, which was started after `since`."""
+        """Wait for a process that runs this program, started after `since`, and return it."""
         found: list[psutil.Process] = wait_for(
             lambda: [p for p in self.all(program, client) if _began(p) > since],
             lambda: f"for {program} of {client or 'the server'}\n{self.tails}",
@@ -295,14 +295,14 @@ class Fleet(Runs):
 
     @property
     def tails(self) -> str:
-        """The ends of all logs, for a failure's text."""
+        """Return the ends of all logs, for a failure's text."""
         logs = [*self.folder.glob("logs/*.log"), *self.folder.glob("state/logs/*.log")]
         logs += [*self.work.glob("runs/*/engine.log"), *self.folder.glob("keys/*.node/node.log")]
         texts = (f"\n==== {log}\n{_end(log)}" for log in sorted(logs))
         return "".join(texts)
 
     def family(self) -> set[psutil.Process]:
-        """The living, and their children that overwrite their environment, as nginx does."""
+        """Return the live processes, with children that overwrite their environment (nginx)."""
         found = {*self.living()}
         for process in list(found):
             with suppress(psutil.Error):
@@ -310,7 +310,7 @@ class Fleet(Runs):
         return found
 
     def end(self) -> None:
-        """Ask everything to end; kill what does not within ten seconds."""
+        """Terminate every process; kill those that do not end within ten seconds."""
         known = self.family()
         for process in known:
             with suppress(psutil.Error):
@@ -329,13 +329,13 @@ class Fleet(Runs):
 
 
 def need_nginx() -> None:
-    """Skip the test, loudly, where there is no nginx."""
+    """Skip the test if nginx is missing."""
     if shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
         pytest.skip("NGINX IS NOT INSTALLED (apt-get install nginx-light)")
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on this port of loopback."""
+    """Return whether a process listens on this port of loopback."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
@@ -355,7 +355,7 @@ def _end(log: Path) -> str:
 
 @contextmanager
 def fleet(folder: Path, size: int = 3) -> Iterator[Fleet]:
-    """A federation in this folder, up and without clients; nothing of it outlives the block."""
+    """Start a federation without clients in this folder; end all of it with the block."""
     made = Fleet(folder, size)
     try:
         made.start_server()

@@ -1,14 +1,14 @@
-"""A federation whose machines are network namespaces: own addresses, own names, own loopback.
+"""A federation whose machines are network namespaces with addresses, names and loopback.
 
-    with networked(tmp_path) as net:          # the server, and whoever joins
+    with networked(tmp_path) as net:          # the server
         net.enroll("0", "1", "2")
         net.join("0", "1", "2")
         net.cut_off("2")
         net.plug_in("2")
 
-All machines hang on a bridge, in a namespace of its own so that no firewall of this machine is in
-the way. The clients' lines delay packets and lose some: by the kernel's netem, or where it has none
-by a thread that carries the packets between two taps.
+All machines are connected to a bridge in a namespace of its own, so that no firewall of this
+machine interferes. The clients' lines delay packets and lose some, by the kernel's netem. Without
+netem a thread carries the packets between two taps.
 """
 
 import fcntl
@@ -46,19 +46,19 @@ FRAME_BYTES = 2048
 
 
 def ip(*words: str) -> str:
-    """Run iproute2's `ip` and return what it says."""
+    """Run iproute2's `ip` and return its output."""
     return said("ip", *words)
 
 
 def said(*command: str) -> str:
-    """Run a command, which must succeed, and return what it says."""
+    """Run a command, assert that it succeeds, and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
 
 
 def why_not() -> str:
-    """Say why there can be no such federation here, "" if there can."""
+    """Return why such a federation cannot run here, "" if it can."""
     if os.geteuid() != 0:
         return "NOT ROOT: NETWORK NAMESPACES CANNOT BE MADE"
     for program, package in {"ip": "iproute2", "tc": "iproute2", "nginx": "nginx-light"}.items():
@@ -74,7 +74,7 @@ def why_not() -> str:
 
 
 class Carrier(threading.Thread):
-    """Carries packets between pairs of taps, late, and not all of them."""
+    """Carry packets between pairs of taps with a delay, and lose some."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -83,7 +83,7 @@ class Carrier(threading.Thread):
         self._over = threading.Event()
 
     def between(self, first: str, second: str) -> None:
-        """Make two taps of these names, and a line between them."""
+        """Make two taps of these names and connect them."""
         ends = [_tap(first), _tap(second)]
         self._other = {**self._other, **dict(zip(ends, reversed(ends), strict=True))}
 
@@ -106,7 +106,7 @@ class Carrier(threading.Thread):
                     os.write(end, frame)
 
     def end(self) -> None:
-        """Stop; the taps vanish with their files."""
+        """Stop and close the taps, which removes them."""
         self._over.set()
         if self.ident is not None:
             self.join()
@@ -121,7 +121,7 @@ def _tap(name: str) -> int:
 
 
 class Network:
-    """Machines on a bridge; nothing of it is left when the block ends."""
+    """Machines on a bridge, which are removed at the end of the block."""
 
     def __init__(self) -> None:
         self._mine = f"{PREFIX}{os.getpid()}-"
@@ -148,11 +148,11 @@ class Network:
             _remove(name)
 
     def inside(self, machine: str) -> tuple[str, ...]:
-        """Return what stands before a command that is to run on this machine."""
+        """Return the words before a command that make it run on this machine."""
         return "ip", "netns", "exec", self._space(machine)
 
     def add(self, machine: str, address: str, *, is_far: bool = False) -> None:
-        """Add a machine; the lines of those that are far delay packets and lose some."""
+        """Add a machine; the line of a far one delays packets and loses some."""
         self._make(machine)
         space, switch, port = self._space(machine), self._space("switch"), f"to-{machine}"
         if is_far and not self.has_netem:
@@ -172,7 +172,7 @@ class Network:
         ip("-n", space, "address", "add", f"{address}/24", "dev", "eth0")
 
     def plug(self, machine: str, *, is_in: bool) -> None:
-        """Pull out the line of a machine at the switch, or put it back."""
+        """Disconnect the line of a machine at the switch, or connect it again."""
         state = "up" if is_in else "down"
         ip("-n", self._space("switch"), "link", "set", f"to-{machine}", state)
 
@@ -211,7 +211,7 @@ def _spaces() -> list[str]:
 
 
 def _leftovers() -> Iterator[str]:
-    """Namespaces, or their hosts files, of test runs that were killed."""
+    """Yield namespaces, or their hosts files, of test runs that were killed."""
     made = [path.name for path in HOSTS.glob(f"{PREFIX}*")] if HOSTS.is_dir() else []
     for name in {*_spaces(), *made}:
         pid, dash, _ = name.removeprefix(PREFIX).partition("-")
@@ -233,7 +233,7 @@ def _remove(name: str) -> None:
 
 @dataclass
 class Networked(Fleet):
-    """A Fleet of which every process runs on its own machine."""
+    """A Fleet in which every client and the server has its own machine."""
 
     port: int = PORT
     door: int = DOOR
@@ -252,7 +252,7 @@ class Networked(Fleet):
         return super().call(*self.network.inside(machine), *command, extra=extra)
 
     def start_server(self) -> None:
-        """Plug in all machines, make the keys, start the server and wait until it is up."""
+        """Add all machines, make the keys, start the server and wait until it is up."""
         self.network.add("server", ADDRESS)
         for number in range(self.size):
             self.network.add(str(number), f"10.87.0.{10 + number}", is_far=True)
@@ -271,7 +271,7 @@ class Networked(Fleet):
         return super().start_join(name, "--superlink", f"{NAME}:{DOOR}", *more, **options)
 
     def connects(self, machine: str, host: str, port: int) -> float | None:
-        """Return the seconds that a machine takes to connect to a port; None if it cannot."""
+        """Return the seconds that a machine takes to connect to a port, or None if it cannot."""
         ask = (
             "import socket, sys, time; begin = time.monotonic(); "
             "socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).close(); "
@@ -281,17 +281,17 @@ class Networked(Fleet):
         return float(done.out) if done.code == 0 else None
 
     def cut_off(self, client: str) -> None:
-        """Pull out a client's line."""
+        """Disconnect a client's line."""
         self.network.plug(client, is_in=False)
 
     def plug_in(self, client: str) -> None:
-        """Put a client's line back."""
+        """Connect a client's line again."""
         self.network.plug(client, is_in=True)
 
 
 @contextmanager
 def networked(folder: Path, size: int = 3) -> Iterator[Networked]:
-    """A server that is up, and machines for clients; nothing of it outlives the block."""
+    """Start a server and machines for clients; end and remove all of them with the block."""
     with Network() as network:
         made = Networked(folder, size, network=network)
         try:

@@ -1,10 +1,10 @@
-"""What the clients of a fleet can be made to do, by a sitecustomize.py of their processes.
+"""Make the clients of a fleet behave oddly, by a sitecustomize.py in their processes.
 
     odd = Odd(tmp_path / "odd")
     made.join("2", extra=odd.env())
     odd.give({"2": ["", "nan", "hangs"]})    # with its first, second and third order to train
 
-What happens to an order happens in the ClientApp's process; all else is the client's own code.
+The odd behaviour is in the ClientApp's process. All other code is the client's own.
 """
 
 import json
@@ -104,7 +104,7 @@ if program == "flwr-clientapp":
 
 @dataclass(frozen=True)
 class Odd:
-    """Orders to clients, in a folder that their processes look into."""
+    """Orders to clients, in a folder that their processes read."""
 
     folder: Path
 
@@ -114,19 +114,19 @@ class Odd:
         self.give({})
 
     def env(self, *, quick: bool = False, beat: int = 0) -> dict[str, str]:
-        """What a client's processes need in their environment.
+        """Return the environment of a client's processes.
 
         Args:
-            quick: its node looks for orders every 0.2 s, where Flower's sleeps 3 s.
-            beat: seconds from 6 on, instead of Flower's 30: its node misses a ClientApp's process
-                that was killed after two of these.
+            quick: its node looks for orders every 0.2 s instead of Flower's 3 s.
+            beat: seconds between heartbeats, at least 6, instead of Flower's 30. Its node notices
+                a killed ClientApp's process after two of them.
         """
         env = {"PYTHONPATH": str(self.folder), "FEDKEEL_TEST_ORDERS": str(self.folder)}
         env |= {"FEDKEEL_TEST_QUICK": "1"} if quick else {}
         return env | ({"FEDKEEL_TEST_BEAT": str(beat)} if beat else {})
 
     def give(self, orders: Mapping[str, Sequence[str]]) -> None:
-        """Say what each client does with its next orders to train, one word for each."""
+        """Set the behaviour of each client for its next orders to train, one word for each."""
         for pattern in ("begun-*", "go-*"):
             for note in self.folder.glob(pattern):
                 note.unlink()
@@ -134,14 +134,14 @@ class Odd:
         (self.folder / "new").replace(self.folder / "orders.json")
 
     def go(self, client: str, count: int) -> None:
-        """Let a client that waits with its so-manyth order (from 0) go on."""
+        """Let a client continue that waits with this order, counted from 0."""
         (self.folder / f"go-{client}-{count}").touch()
 
     def has_begun(self, client: str, since: float) -> bool:
-        """Whether a client has begun with an order to train since then (seconds since 1970)."""
+        """Return whether a client has begun to train since then (seconds since 1970)."""
         return any(n.stat().st_mtime > since for n in self.folder.glob(f"begun-{client}-*"))
 
     @property
     def bombed(self) -> bool:
-        """Whether somebody has unpickled what a client sent."""
+        """Return whether a process has unpickled a client's reply."""
         return (self.folder / "bombed").exists()

@@ -109,7 +109,7 @@ def test_a_failing_client_is_dropped_by_name_and_the_others_are_aggregated(place
 
 
 def killed_at_work(place: Place) -> bool:
-    """Kill a Ray worker during a client's training; return False if no worker is training."""
+    """Kill a Ray worker during a client's training, or return False if none trains."""
     for worker in place.training():
         worker.suspend()  # so that it cannot finish between the look and the kill
         live = read_live_state(place.run_dir("killed"))

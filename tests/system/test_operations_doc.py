@@ -31,7 +31,7 @@ pytestmark = [
 
 
 def draw_pictures(folder: Path) -> None:
-    """Three clients' pictures: 20 of each class, noisy squares of the class's colour."""
+    """Write three clients' pictures: 20 of each class, noisy squares of its colour."""
     for ward, classes in WARDS.items():
         for name in classes:
             (folder / ward / name).mkdir(parents=True)
@@ -43,7 +43,7 @@ def draw_pictures(folder: Path) -> None:
 
 
 def own_network() -> list[str]:
-    """How to run a command where nobody else's ports are; [] where that is not allowed."""
+    """Return the words that run a command in its own network; [] if that is not allowed."""
     alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     can = shutil.which("unshare") and shutil.which("ip")
     tried = can and subprocess.run([*alone, "true"], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The proxy, a real nginx, before a stand-in for the SuperLink that writes down what reaches it."""
+"""The proxy, a real nginx, in front of a fake SuperLink that records its requests."""
 
 import shutil
 import socket
@@ -24,11 +24,13 @@ TEMPLATE = Path(deploy.__file__).with_name("nginx.conf.template")
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
 POLL = "/v1/fleet/pull-messages"
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="NO NGINX: apt-get install nginx-light")
+pytestmark = pytest.mark.skipif(
+    NGINX is None, reason="NGINX IS NOT INSTALLED (apt-get install nginx-light)"
+)
 
 
 class SuperLink(ThreadingHTTPServer):
-    """Answers everything with 200, over TLS, and remembers what it was asked."""
+    """Answer every request with 200 over TLS, and record it."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -45,7 +47,7 @@ class SuperLink(ThreadingHTTPServer):
         )
 
     def handle_error(self, *_: object) -> None:
-        """A proxy that hangs up is part of the tests."""
+        """Ignore errors: some tests make the proxy close the connection."""
 
 
 class Asked(BaseHTTPRequestHandler):
@@ -73,7 +75,7 @@ class Asked(BaseHTTPRequestHandler):
 
 @dataclass
 class Proxy:
-    """A running nginx and what stands behind it."""
+    """A running nginx and the fake SuperLink behind it."""
 
     folder: Path
     superlink: SuperLink
@@ -86,7 +88,7 @@ class Proxy:
 
     @contextmanager
     def connection(self) -> Iterator[ssl.SSLSocket]:
-        """A TLS connection to nginx, its certificate checked."""
+        """Open a TLS connection to nginx and check its certificate."""
         with (
             socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain,
             self.trusted.wrap_socket(plain, server_hostname="localhost") as channel,
@@ -115,7 +117,7 @@ class Proxy:
 
 @contextmanager
 def nginx(folder: Path, port: int, superlink: str, certificates: Path, ca: Path) -> Iterator[None]:
-    """The product's own configuration at work."""
+    """Run nginx with the product's own configuration."""
     values = {
         "LISTEN": f"127.0.0.1:{port}",
         "SUPERLINK": superlink,
@@ -152,7 +154,7 @@ def nginx(folder: Path, port: int, superlink: str, certificates: Path, ca: Path)
 
 @contextmanager
 def proxy(folder: Path, superlink_pki: str = "pki", ca: str = "pki") -> Iterator[Proxy]:
-    """nginx and the stand-in; the latter's certificate, and whom nginx trusts, may be others."""
+    """Run nginx and the fake SuperLink, with its certificate and nginx's CA from these PKIs."""
     for name in {"pki", superlink_pki, ca}:
         pki.init(folder / name, [])
     behind = SuperLink(folder / superlink_pki)
@@ -185,7 +187,7 @@ def clean(door: Proxy) -> Proxy:
 
 
 @pytest.mark.parametrize("line", [f"POST {POLL}", "POST /v1/fleet/push-object", "GET /health"])
-def test_clients_get_through(clean: Proxy, line: str) -> None:
+def test_requests_of_clients_are_passed_on(clean: Proxy, line: str) -> None:
     assert clean.ask(line) == [200]
     assert clean.superlink.seen == [line]
 
@@ -247,7 +249,7 @@ CONTROL = "/v1/control/start-run"
         "v1/fleet/pull-messages",
     ],
 )
-def test_nothing_else_does_however_it_is_written(clean: Proxy, target: str) -> None:
+def test_other_paths_are_refused_however_they_are_written(clean: Proxy, target: str) -> None:
     for method in ("POST", "GET"):
         answers = clean.ask(f"{method} {target}")
         assert len(answers) <= 1
@@ -256,13 +258,13 @@ def test_nothing_else_does_however_it_is_written(clean: Proxy, target: str) -> N
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_the_fleet_is_only_posted_to(clean: Proxy, method: str) -> None:
+def test_fleet_paths_accept_only_post(clean: Proxy, method: str) -> None:
     assert clean.ask(f"{method} {POLL}") == [403]
     assert clean.superlink.seen == []
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "CONNECT", "TRACE", "get"])
-def test_health_is_only_read(clean: Proxy, method: str) -> None:
+def test_health_accepts_only_get(clean: Proxy, method: str) -> None:
     assert clean.ask(f"{method} /health")[0] in {400, 403, 405}
     assert clean.superlink.seen == []
 
@@ -291,7 +293,7 @@ INNER = f"POST {CONTROL} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\
         "Expect: 100-continue\r\nContent-Length: 0",
     ],
 )
-def test_no_second_request_is_smuggled_in_a_first(clean: Proxy, headers: str) -> None:
+def test_a_second_request_hidden_in_a_first_is_not_passed_on(clean: Proxy, headers: str) -> None:
     first = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n"
     last = f"GET {CONTROL} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     clean.send((first + "0\r\n\r\n" + INNER + last).encode("latin-1"))
@@ -299,7 +301,7 @@ def test_no_second_request_is_smuggled_in_a_first(clean: Proxy, headers: str) ->
     assert not [line for line in clean.superlink.seen if line != f"POST {POLL}"]
 
 
-def test_a_chunked_body_ends_where_it_says(clean: Proxy) -> None:
+def test_a_chunked_body_ends_at_its_last_chunk(clean: Proxy) -> None:
     head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     last = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert clean.send((head + "3\r\nabc\r\n0\r\n\r\n" + INNER + last).encode()) == [200, 403, 200]
@@ -307,7 +309,7 @@ def test_a_chunked_body_ends_where_it_says(clean: Proxy) -> None:
     assert clean.superlink.received == 3
 
 
-def test_headers_that_say_where_from_are_the_proxys_own(clean: Proxy) -> None:
+def test_forwarding_headers_are_set_by_the_proxy_only(clean: Proxy) -> None:
     given = ("X-Forwarded-For: 10.9.9.9", "Forwarded: for=10.9.9.9", "flwr_task_token: stolen")
     assert clean.ask(f"POST {POLL}", *given, "flwr-signature: abc", "Upgrade: h2c") == [200]
     (head,) = clean.superlink.heads
@@ -316,7 +318,7 @@ def test_headers_that_say_where_from_are_the_proxys_own(clean: Proxy) -> None:
     assert not {"forwarded", "upgrade", "flwr_task_token", "flwr-task-token"} & set(head)
 
 
-def test_a_body_passes_while_it_arrives_and_never_lies_on_the_disk(clean: Proxy) -> None:
+def test_a_body_is_passed_on_while_it_arrives_and_is_not_stored(clean: Proxy) -> None:
     half, end = 24 << 20, bytes(1 << 16)
     with clean.connection() as channel:
         head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -338,7 +340,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_sent(clean: Proxy) -> 
     assert clean.superlink.seen == []
 
 
-def test_a_hundred_clients_behind_one_address_are_not_held_up(clean: Proxy) -> None:
+def test_a_hundred_clients_behind_one_address_are_all_answered(clean: Proxy) -> None:
     def client(_: int) -> list[int]:
         head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n"
         many = f"{head}\r\n" * 4 + f"{head}Connection: close\r\n\r\n"
@@ -351,7 +353,7 @@ def test_a_hundred_clients_behind_one_address_are_not_held_up(clean: Proxy) -> N
     assert time.monotonic() - begin < 30
 
 
-def test_the_log_has_a_line_for_what_is_odd_and_none_for_polls(clean: Proxy) -> None:
+def test_the_log_has_refused_requests_and_uploads_but_no_polls(clean: Proxy) -> None:
     before = len(clean.access_log.splitlines())
     clean.ask("GET /health")
     clean.ask(f"POST {POLL}", body=b"SECRET-BODY")
@@ -365,7 +367,7 @@ def test_the_log_has_a_line_for_what_is_odd_and_none_for_polls(clean: Proxy) -> 
     assert "SECRET" not in clean.access_log
 
 
-def test_it_tells_no_version_and_speaks_no_old_tls(clean: Proxy) -> None:
+def test_it_hides_its_version_and_refuses_old_tls(clean: Proxy) -> None:
     with clean.connection() as channel:
         channel.sendall(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: channel.recv(4096), b""))
@@ -381,21 +383,21 @@ def test_it_tells_no_version_and_speaks_no_old_tls(clean: Proxy) -> None:
         old.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_plain_http_gets_nothing(clean: Proxy) -> None:
+def test_plain_http_is_refused(clean: Proxy) -> None:
     with socket.create_connection(("127.0.0.1", clean.port), timeout=10) as plain:
         plain.sendall(f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert b" 400 " in plain.recv(64)
     assert clean.superlink.seen == []
 
 
-def test_a_superlink_of_another_authority_is_not_talked_to(tmp_path: Path) -> None:
+def test_a_superlink_with_a_certificate_of_another_ca_gets_no_request(tmp_path: Path) -> None:
     with proxy(tmp_path, superlink_pki="other") as made:
         assert made.ask(f"POST {POLL}", "flwr-signature: abc") == [502]
         assert made.superlink.seen == []
         assert "certificate" in (tmp_path / "error.log").read_text()
 
 
-def test_a_superlink_that_is_away_is_told_at_once(tmp_path: Path) -> None:
+def test_when_the_superlink_is_down_clients_get_502_at_once(tmp_path: Path) -> None:
     with proxy(tmp_path) as made:
         assert made.ask("GET /health") == [200]
         made.superlink.socket.close()

@@ -41,7 +41,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Odd:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, odd: Odd) -> Iterator[Fleet]:
-    """Start a federation and let three clients join; at the end, Ctrl-C ends all of it in order."""
+    """Start a federation and let three clients join. At the end Ctrl-C ends all in order."""
     need_nginx()
     with fleet(tmp_path_factory.mktemp("fleet") / "f") as up:
         up.enroll(*NAMES)
@@ -57,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, odd: Odd) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository, with what people keep in such a folder."""
+    """Return a copy of the repository with files that users keep there."""
     folder = tmp_path_factory.mktemp("project") / "project"
     shutil.copytree(SOURCE, folder, ignore=NOT_COPIED)
     shutil.copy(SOURCE / ".gitignore", folder)
@@ -74,18 +74,18 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def link(made: Fleet) -> SuperLinkClient:
-    """The operator's connection."""
+    """Return the operator's connection."""
     return SuperLinkClient(f"127.0.0.1:{made.port}", made.ca)
 
 
 def newest_status(made: Fleet) -> str:
-    """What the SuperLink says of the run that was handed in last."""
+    """Return the SuperLink's status of the newest run."""
     runs = link(made).flwr("ls")["runs"]
     return str(max(runs, key=lambda run: run["pending-at"])["status"])
 
 
 def on_the_wire(made: Fleet) -> dict[str, int]:
-    """Bytes of objects that went through the proxy so far, down to the clients and up."""
+    """Return the bytes of objects through the proxy so far, down to the clients and up."""
     text = (made.folder / "state/logs/access.log").read_text()
     line = r'"POST /v1/fleet/{}" 200 in=(\d+) out=(\d+)'
     pulls, pushes = (re.findall(line.format(name), text) for name in ("pull-object", "push-object"))
@@ -171,7 +171,7 @@ def test_nodes_give_the_weights_of_the_inline_engine_and_send_the_bytes_of_the_r
 
 
 def sizes(made: Fleet, name: str, *prefixes: str | tuple[str, ...]) -> list[int]:
-    """Bytes of the parts of a run's final model whose names begin so."""
+    """Return the bytes of the parts of a run's final model with each prefix of names."""
     with np.load(made.run_dir(name) / "weights.npz") as file:
         bytes_ = {key: file[key].nbytes for key in file.files}
     return [sum(n for key, n in bytes_.items() if key.startswith(prefix)) for prefix in prefixes]

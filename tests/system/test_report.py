@@ -1,4 +1,4 @@
-"""The report of real runs in a real browser: every picture is there, nothing is fetched."""
+"""The report of real runs in a browser has every figure and fetches nothing."""
 
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ def fedkeel(*words: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of three methods that said all that can be said."""
+    """Run three methods with all diagnostics and return the report's page."""
     folder = tmp_path_factory.mktemp("report")
     pairs = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
     methods = ("fedavg", "fedpcd", "fedpvr")

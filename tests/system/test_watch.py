@@ -1,4 +1,4 @@
-"""`fedkeel watch` in a real browser: the page follows a run, and what a reader did to it stays."""
+"""`fedkeel watch` in a browser: the page follows a run and keeps the reader's changes."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """The address of a watch of `tmp_path`, and the command itself."""
+    """Start a watch of `tmp_path`; yield its address and its process."""
     command = [sys.executable, "-m", "deploy.cli.main", "watch", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
@@ -43,7 +43,7 @@ def note(folder: RunDir, number: int, right: int) -> None:
     Recorder(folder.path / RECORDS).append(record)
 
 
-def test_the_page_follows_a_run_and_keeps_what_was_done_to_it(
+def test_the_page_follows_a_run_and_keeps_the_readers_changes(
     watched: tuple[str, "subprocess.Popen[str]"], chromium: "Browser", tmp_path: Path
 ) -> None:
     address, process = watched
