@@ -1,4 +1,4 @@
-"""The data set of a run that deals one to its clients, loaded once per process."""
+"""The data set of a run and its partition, loaded once per process."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ def dataset_of(config: DataConfig) -> Dataset:
     """Load a run's data set, once per process.
 
     Raises:
-        DataError: it is not there, or cannot be used.
+        DataError: the data set is missing or cannot be used.
     """
     root = Path(config.root).expanduser() if config.root else None
     return load(
@@ -25,10 +25,10 @@ def dataset_of(config: DataConfig) -> Dataset:
 
 @lru_cache(maxsize=2)
 def splits_of(config: DataConfig, clients: int, seed: int) -> list[Split]:
-    """Deal a run's data set to its clients; the k-th split is that of partition k.
+    """Partition a run's data set over its clients. The k-th split belongs to partition k.
 
     Raises:
-        DataError: the data set cannot be loaded, or not be dealt so.
+        DataError: the data set cannot be loaded, or not partitioned like this.
     """
     return federate(
         dataset_of(config),

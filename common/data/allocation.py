@@ -1,4 +1,4 @@
-"""The integer arithmetic of dealing: samples are counted, moved and handed out, never lost."""
+"""Integer arithmetic of partitions: no sample is lost and none is used twice."""
 
 import heapq
 from typing import TypeAlias
@@ -10,21 +10,21 @@ Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 
-def equal_runs(total: int, hands: int) -> Integers:
-    """Return the owner of each of `total` places when they are cut into equal runs (+- 1)."""
-    sizes = np.full(hands, total // hands, dtype=np.int64)
-    sizes[: total % hands] += 1
-    return np.repeat(np.arange(hands), sizes)
+def equal_runs(total: int, owners: int) -> Integers:
+    """Return the owner of each of `total` positions, cut into runs of equal length (+- 1)."""
+    sizes = np.full(owners, total // owners, dtype=np.int64)
+    sizes[: total % owners] += 1
+    return np.repeat(np.arange(owners), sizes)
 
 
 def by_owner(owner: Integers, clients: int) -> list[Integers]:
-    """Return the sorted places of each owner in `owner` [n]."""
+    """Return the sorted indices that each client owns, from `owner` [n]."""
     ends = np.bincount(owner, minlength=clients).cumsum()
     return np.split(np.argsort(owner, kind="stable"), ends[:-1])
 
 
 def deal_classes(labels: Integers, counts: Integers, rng: np.random.Generator) -> Integers:
-    """Deal each class at random, counts [classes, clients] of it to each client."""
+    """Return the owner of each sample [n]: `counts` [classes, clients] of each class, at random."""
     owner = np.empty(len(labels), dtype=np.int64)
     for label, row in enumerate(counts):
         members = rng.permutation(np.flatnonzero(labels == label))
@@ -33,9 +33,10 @@ def deal_classes(labels: Integers, counts: Integers, rng: np.random.Generator) -
 
 
 def dirichlet_shares(rng: np.random.Generator, alpha: float, shape: tuple[int, ...]) -> Floats:
-    """Draw Dir(alpha) along the last axis, for any alpha > 0, without 0/0.
+    """Draw from Dir(alpha) along the last axis, for any alpha > 0.
 
-    In logarithms: Gamma(alpha) is Gamma(alpha + 1) * U^(1/alpha), and the largest one scales.
+    Gamma(alpha) equals Gamma(alpha + 1) * U^(1/alpha). Logarithms, scaled by the largest one, avoid
+    0/0 at small alpha.
     """
     logs = np.log(rng.standard_gamma(alpha + 1, shape))
     logs += np.log1p(-rng.random(shape)) / max(alpha, 1e-300)
@@ -44,24 +45,24 @@ def dirichlet_shares(rng: np.random.Generator, alpha: float, shape: tuple[int, .
 
 
 def repair(counts: Integers, floor: int) -> None:
-    """Move samples in place until every client (column) has `floor`; columns hold enough for it."""
+    """Move samples until every client (column of `counts`) has `floor`, in place."""
     sizes = counts.sum(axis=0)
     donors = [(-int(size), client) for client, size in enumerate(sizes) if size > floor]
     heapq.heapify(donors)
-    for poor in np.flatnonzero(sizes < floor):
-        while sizes[poor] < floor:
+    for receiver in np.flatnonzero(sizes < floor):
+        while sizes[receiver] < floor:
             negative, donor = heapq.heappop(donors)
             label = int(counts[:, donor].argmax())
-            gift = min(floor - int(sizes[poor]), -negative - floor, int(counts[label, donor]))
-            counts[label, donor] -= gift
-            counts[label, poor] += gift
-            sizes[poor] += gift
-            if -negative - gift > floor:
-                heapq.heappush(donors, (negative + gift, donor))
+            moved = min(floor - int(sizes[receiver]), -negative - floor, int(counts[label, donor]))
+            counts[label, donor] -= moved
+            counts[label, receiver] += moved
+            sizes[receiver] += moved
+            if -negative - moved > floor:
+                heapq.heappush(donors, (negative + moved, donor))
 
 
 def whole(shares: Floats, sizes: Integers) -> Integers:
-    """Round shares * sizes [n, k] to integers that keep each row's sum (largest remainders)."""
+    """Round shares * sizes [n, k] to integers with the sums `sizes` [n] (largest remainders)."""
     exact = shares * sizes[:, None]
     floors = np.floor(exact).astype(np.int64)
     rank = np.argsort(np.argsort(floors - exact, axis=1, kind="stable"), axis=1, kind="stable")
@@ -69,7 +70,7 @@ def whole(shares: Floats, sizes: Integers) -> Integers:
 
 
 def substitute(wanted: Integers, missing: int, left: Integers) -> Integers:
-    """Take `missing` samples out of `left` [classes], in place, first where some were wanted."""
+    """Take `missing` samples out of `left` [classes] in place, from wanted classes first."""
     taken = np.zeros_like(left)
     while missing:
         weights = np.where(left > 0, wanted, 0)

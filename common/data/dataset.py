@@ -1,4 +1,4 @@
-"""A labelled set of pictures in memory or on disk, and what is needed to normalise them."""
+"""Dataset: labelled images in memory or on disk, with their mean and standard deviation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 
 from common.errors import DataError
 
-PIXELS = 1 << 22  # counted at a time
+PIXELS = 1 << 22  # pixels that are counted at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Pictures and labels; train and test part of the source are one pool.
+    """Images and labels. The source's train and test parts are one pool.
 
     Attributes:
-        name: the name it was asked for by.
-        images: uint8 [n, channels, height, width]; may be a read-only memory map.
+        name: the name in the config.
+        images: uint8 [n, channels, height, width], possibly a read-only memory map.
         labels: int64 [n], each an index into `classes`.
-        classes: the class names, in the order of the labels.
+        classes: the class names in the order of the labels.
         train_size: the first `train_size` samples are the source's own train part.
-        mean: of the pixels scaled to 0..1, one number a channel.
-        std: likewise.
-        flip: whether a picture mirrored left to right still shows its class.
-        skipped: (file, reason) of every file that could not be used; for this machine's eyes.
+        mean: mean of the pixels scaled to 0..1, one number per channel.
+        std: standard deviation of the pixels, one number per channel.
+        flip: whether an image flipped left to right still shows its class.
+        skipped: (file, reason) of every file that could not be used. It stays on this machine.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one picture."""
+        """Channels, height and width of one image."""
         channels, height, width = self.images.shape[1:]
         return channels, height, width
 
@@ -72,8 +72,8 @@ def pixel_statistics(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and std per channel of uint8 images [n, c, h, w], as values of 0..1.
 
-    Counted exactly in integers, so the same pictures give the same numbers on every machine. A
-    channel that never changes gets std 1, so that nothing is divided by 0.
+    Counted exactly in integers, so the same images give the same numbers on every machine. A
+    constant channel gets std 1, which avoids a division by 0.
     """
     counts = np.zeros((images.shape[1], 256), dtype=np.int64)
     step = max(1, PIXELS // prod(images.shape[2:]))

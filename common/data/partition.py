@@ -1,7 +1,6 @@
-"""How the pool's samples are dealt to clients: every sample to exactly one client.
+"""Partitions of a data set over clients. Every sample belongs to exactly one client.
 
-Each partition is drawn at the address (seed, "partition", ...) and returns one owner per sample,
-so that no sample can be lost or doubled.
+Each partition is drawn from the address (seed, "partition", ...).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,21 +25,21 @@ from common.errors import DataError, did_you_mean
 from common.rng import stream
 
 MAX_TRIES = 200
-MAX_DRAWS = 10_000_000  # bounds the tries when clients x classes is large
+MAX_DRAWS = 10_000_000  # limits the tries when clients x classes is large
 DEFAULT_FLOOR = 20
 
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """What the partitions can be told; each reads what concerns it.
+    """Options of the partitions. Each partition reads the options that it needs.
 
     Attributes:
-        alpha: concentration of the Dirichlet draws, > 0; small is heterogeneous.
-        shards_per_client: single-label pieces that a client gets from `shards`.
-        min_size: samples that every client gets at least; None is 20 or, when there are too few
-            samples for that, an equal share (with `equal_slices`: half an equal share).
-        equal_slices: after the `dirichlet` draw, lay the clients' lists end to end and cut N equal
-            slices, as FedPVR's code does; milder than the draw.
+        alpha: concentration of the Dirichlet draws, > 0. A small alpha is heterogeneous.
+        shards_per_client: number of single-label pieces per client in `shards`.
+        min_size: smallest number of samples per client. None is 20, or an equal share if there
+            are too few samples for that (with `equal_slices`: half an equal share).
+        equal_slices: after the `dirichlet` draw, concatenate the clients' samples and cut N equal
+            slices, as FedPVR's code does. This is less heterogeneous than the draw.
     """
 
     alpha: float = 0.1
@@ -63,7 +62,7 @@ Partition: TypeAlias = Callable[[Integers, int, int, int, PartitionOptions], lis
 def iid(
     labels: Integers, clients: int, classes: int, seed: int, options: PartitionOptions
 ) -> list[Integers]:
-    """Deal the shuffled pool in equal parts (+- 1)."""
+    """Split the shuffled samples into equal parts (+- 1)."""
     _check(labels, clients, classes, options)
     owner = np.empty(len(labels), dtype=np.int64)
     owner[stream(seed, "partition", "iid").permutation(len(labels))] = equal_runs(
@@ -75,13 +74,15 @@ def iid(
 def dirichlet(
     labels: Integers, clients: int, classes: int, seed: int, options: PartitionOptions
 ) -> list[Integers]:
-    """Cut each class over the clients by Dir(alpha), as FedLF's and FedDF's code does.
+    """Split each class over the clients by Dir(alpha), as the code of FedLF and FedDF does.
 
-    A client that already holds an equal share takes nothing of later classes. At most 200 draws
-    are made until everybody has the floor, which at alpha 0.01 never happens; then the draw with
-    the largest minimum is repaired: the largest clients give of their largest class. Cuts are
-    rounded to the nearest sample, where the originals round down: at small alpha the running sum
-    ends at 1 - 1e-16, and rounding that down would deal stray samples.
+    A client that already has an equal share gets no samples of later classes. The draw is repeated
+    up to 200 times until every client has the smallest number of samples. At alpha 0.01 this never
+    succeeds. Then the draw with the largest minimum is repaired: the largest clients give samples
+    of their largest class.
+
+    Cuts are rounded to the nearest sample. The original codes round down, but at small alpha the
+    cumulated share ends at 1 - 1e-16, and rounding down would misplace single samples.
     """
     floor = _check(labels, clients, classes, options)
     supplies = np.bincount(labels, minlength=classes)
@@ -104,12 +105,12 @@ def dirichlet(
 def dirichlet_client(
     labels: Integers, clients: int, classes: int, seed: int, options: PartitionOptions
 ) -> list[Integers]:
-    """Give equal-sized clients (+- 1) a class mix of their own, drawn from Dir(alpha).
+    """Give each of the equal-sized clients (+- 1) its own class mix, drawn from Dir(alpha).
 
-    Each client asks for its mix. A class that is asked for too often serves the clients in random
-    order, another order for each class, until it is used up. What a client could not get comes
-    from the other classes that it asked for, in their proportion, and then from the fullest class
-    left, so that it stays at few classes. As many samples as possible follow the drawn mixes.
+    A class with too few samples serves the clients in random order until it is used up. The order
+    differs between classes. A client gets its missing samples from the other classes in its mix,
+    in their proportion, and then from the class with the most samples left. So it keeps few
+    classes, and as many samples as possible follow the drawn mixes.
     """
     _check(labels, clients, classes, options)
     left = np.bincount(labels, minlength=classes)
@@ -119,8 +120,8 @@ def dirichlet_client(
     counts = np.zeros_like(wanted)
     for label in range(classes):
         order = rng.permutation(clients)
-        asked = wanted[order, label]
-        counts[order, label] = np.clip(left[label] - (asked.cumsum() - asked), 0, asked)
+        demand = wanted[order, label]
+        counts[order, label] = np.clip(left[label] - (demand.cumsum() - demand), 0, demand)
     left -= counts.sum(axis=0)
     for client in rng.permutation(clients):
         missing = int(sizes[client] - counts[client].sum())
@@ -138,7 +139,7 @@ def client_mixes(clients: int, classes: int, seed: int, alpha: float) -> Floats:
 def shards(
     labels: Integers, clients: int, classes: int, seed: int, options: PartitionOptions
 ) -> list[Integers]:
-    """Sort by label, cut clients * shards_per_client pieces, deal them at random.
+    """Sort by label, cut into clients * shards_per_client pieces, assign these at random.
 
     McMahan et al. Communication-Efficient Learning of Deep Networks from Decentralized Data. 2017.
     """
@@ -178,21 +179,21 @@ def deal(
     seed: int,
     options: PartitionOptions | None = None,
 ) -> list[Integers]:
-    """Deal samples to clients by the partition of that name.
+    """Return each client's samples, by the partition of that name.
 
     Args:
         name: a key of PARTITIONS.
         labels: int64 [n], each in 0..classes-1.
-        clients: how many index arrays to return.
-        classes: number of classes of the federation, present or not.
-        seed: same seed, same split, on every machine.
-        options: see PartitionOptions.
+        clients: number of clients.
+        classes: number of classes of the federation, including classes without samples.
+        seed: the run's seed. The same seed gives the same partition on every machine.
+        options: options of the partition, None for the defaults.
 
     Returns:
-        One sorted int64 array of sample indices per client.
+        Sorted sample indices of each client, int64 [n].
 
     Raises:
-        DataError: unknown name, or a request that cannot be met.
+        DataError: the name is unknown, or the data set cannot be partitioned like this.
     """
     if name not in PARTITIONS:
         known = ", ".join(PARTITIONS)
@@ -203,11 +204,15 @@ def deal(
 
 
 def _check(labels: Integers, clients: int, classes: int, options: PartitionOptions) -> int:
-    """Return the least number of samples per client, or say why that cannot be."""
+    """Return the smallest number of samples per client.
+
+    Raises:
+        DataError: the data set cannot be partitioned like this.
+    """
     total = len(labels)
     if not 1 <= clients <= total:
         raise DataError(
-            f"{total} samples cannot be dealt to {clients} clients: ask for 1 to {total} clients"
+            f"{total} samples cannot be split over {clients} clients: set clients to 1 to {total}"
         )
     if not 0 <= labels.min() <= labels.max() < classes:
         raise DataError(
@@ -233,10 +238,10 @@ def _draw(rng: np.random.Generator, supplies: Integers, clients: int, alpha: flo
     for row, supply in zip(counts, supplies, strict=True):
         shares = dirichlet_shares(rng, alpha, (clients,))
         open_shares = np.where(held < supplies.sum() / clients, shares, 0.0)
-        if not open_shares.sum() > 0:  # all the mass is on full clients
+        if not open_shares.sum() > 0:  # the draw gives everything to full clients
             open_shares = np.where(held == held.min(), 1.0, 0.0)
         running = open_shares.cumsum()
-        cuts = np.rint(running / running[-1] * supply)  # the last one is `supply` exactly
+        cuts = np.rint(running / running[-1] * supply)  # the last cut is exactly `supply`
         row[:] = np.diff(cuts, prepend=0)
         held += row
     return counts

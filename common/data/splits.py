@@ -1,4 +1,4 @@
-"""Each client's own train, test and calibration part, so that its test follows its training."""
+"""The train, test and calibration parts of each client's samples."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ MIN_TEST = 4
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Sorted sample indices (int64) of one client; the three parts are disjoint."""
+    """Sorted, disjoint sample indices of one client, int64 [n] each."""
 
     train: NDArray[np.int64]
     test: NDArray[np.int64]
@@ -31,16 +31,16 @@ def split_client(
     calibration_fraction: float = 0.0,
     min_test: int = MIN_TEST,
 ) -> Split:
-    """Cut one client's samples at random, addressed by (seed, client).
+    """Split one client's samples at random, drawn from the address (seed, client).
 
     Args:
-        indices: the client's samples [n]; may be empty.
+        indices: the client's samples, int64 [n], possibly none.
         seed: the run's seed.
         client: the client's id or number.
-        test_fraction: share of n for the test part, in [0, 1); 0 means no test part.
+        test_fraction: share of n for the test part, in [0, 1). 0 means no test part.
         calibration_fraction: share of the rest for calibration, in [0, 1).
-        min_test: floor on the test part; it never takes more than half of the samples. A single
-            sample is for training.
+        min_test: smallest test part, but at most half of the samples. A single sample is used
+            for training.
 
     Raises:
         DataError: a fraction is outside [0, 1) or min_test is negative.
@@ -69,10 +69,9 @@ def split_own(
     calibration_fraction: float = 0.0,
     min_test: int = MIN_TEST,
 ) -> Split:
-    """Cut the whole of one client's own data; a test part that it has already is its test.
+    """Split all samples of one client's own data. An existing test part stays the test part.
 
-    The sizes of the parts do not depend on `client`. See `split_client` for the arguments and
-    errors.
+    The sizes of the parts do not depend on `client`. Arguments and errors: see `split_client`.
     """
     train, test = np.split(np.arange(len(dataset), dtype=np.int64), [dataset.train_size])
     split = split_client(
@@ -97,9 +96,9 @@ def federate(
     calibration_fraction: float = 0.0,
     min_test: int = MIN_TEST,
 ) -> list[Split]:
-    """Deal the whole pool to clients 0..N-1 and cut each one's part.
+    """Partition all samples over the clients 0..N-1 and split each client's part.
 
-    See `deal` and `split_client` for the arguments and errors.
+    Arguments and errors: see `deal` and `split_client`.
     """
     dealt = deal(
         partition,

@@ -24,7 +24,7 @@ MODELS: Mapping[str, Callable[[Shape, int], nn.Module]] = {
 
 
 def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
-    """Return the named model with its first weights, which depend on (seed, name) alone.
+    """Return the named model with first weights that depend on (seed, name) alone.
 
     Args:
         name: a key of MODELS.

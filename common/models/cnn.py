@@ -1,4 +1,4 @@
-"""The convolutional network of FedLF, FedFV and CRAFT (and so, most likely, of FedPCD)."""
+"""The convolutional network of FedLF, FedFV and CRAFT (and most likely of FedPCD)."""
 
 from torch import Tensor, nn
 
@@ -7,9 +7,10 @@ from common.models.dropout import Dropout
 
 
 class CNN(nn.Module):
-    """Two 5x5 convolutions with 64 maps, then 384 - 192 - classes; 797,962 at 3x32x32 and 10.
+    """Two 5x5 convolutions with 64 maps, then 384 - 192 - classes.
 
-    `classifier` is the last layer; the two wide layers before it are `head`.
+    It has 797,962 parameters at 3x32x32 pixels and 10 classes. `classifier` is the last layer, and
+    `head` is the two layers before it.
     """
 
     def __init__(self, channels: int, flat: int, classes: int) -> None:
@@ -40,7 +41,11 @@ class CNN(nn.Module):
 
 
 def cnn(shape: tuple[int, int, int], classes: int) -> CNN:
-    """Build the network for images of this shape, at least 16 pixels a side."""
+    """Build the network for images of this shape, at least 16x16 pixels.
+
+    Raises:
+        ConfigError: the images are too small.
+    """
     channels, height, width = shape
     if min(height, width) < 16:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Dropout that draws from a generator of its own instead of torch's global one."""
+"""Dropout that draws from the model's generator instead of torch's global one."""
 
 import torch
 from torch import Tensor, nn
@@ -7,9 +7,8 @@ from torch import Tensor, nn
 class Dropout(nn.Module):
     """Zero each element with probability `rate` and scale the rest by 1 / (1 - rate).
 
-    The generator is the model's (see FlatModel), which the trainer seeds with the address of round
-    and client, so that clients that train side by side in one process draw the same masks as
-    clients that train alone.
+    The trainer seeds the generator (see FlatModel) with the address of round and client. So clients
+    in parallel threads draw the same masks as clients that train alone.
     """
 
     generator: torch.Generator | None = None
@@ -19,7 +18,7 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop in training mode; pass through otherwise."""
+        """Return `x` with dropped elements in training mode, otherwise `x` itself."""
         if not self.training or not self.rate:
             return x
         keep = 1 - self.rate

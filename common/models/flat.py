@@ -15,9 +15,9 @@ from common.types import Buffers, Vector
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """Return the layout of a model: trainable parameters in order, buffers beside them.
+    """Return the layout of a model: its trainable parameters in order, and its buffers.
 
-    Frozen parameters (requires_grad False) are in neither: they stay as they were built.
+    Frozen parameters (requires_grad False) are not part of it and never change.
 
     Raises:
         ConfigError: a trainable parameter is neither float32 nor float64.
@@ -46,16 +46,16 @@ def layout_of(model: nn.Module) -> Layout:
 
 
 def _buffers(model: nn.Module) -> Mapping[str, torch.Tensor]:
-    kept = model.state_dict(keep_vars=True)  # leaves out the buffers that are not persistent
-    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    saved = model.state_dict(keep_vars=True)  # without the buffers that are not persistent
+    return {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
 
 class FlatModel:
     """A model, its layout, and its trainable weights and gradients as one tensor [d] each.
 
-    The parameters are views of `weights` and their gradients views of `gradient`, so an SGD step
-    over the whole model is one vector operation and packing it is one copy. What its Dropouts drop
-    comes from `generator`, which whoever trains the model seeds.
+    The parameters are views of `weights`, and their gradients are views of `gradient`. An SGD step
+    over the whole model is one vector operation, and packing the model is one copy. The Dropout
+    modules draw from `generator`, which the trainer seeds.
     """
 
     def __init__(self, model: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -79,17 +79,16 @@ class FlatModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
+        """The device of the model."""
         return self.weights.device
 
-    def outputs(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Return the model's logits [n, classes] of float pictures [n, c, h, w].
+    def outputs(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the model's logits [n, classes] of float images [n, c, h, w].
 
-        Convolutions and pools are faster on pictures whose channels lie side by side. They hand
-        that order on, so that it is enough to bring in the pictures so; the weights stay as they
-        are in the flat vector.
+        Convolutions are faster in the memory format channels-last. They pass it on, so only the
+        images are converted. The weights keep their place in the flat vector.
         """
-        logits: torch.Tensor = self.model(pictures.to(memory_format=self._format))
+        logits: torch.Tensor = self.model(images.to(memory_format=self._format))
         return logits
 
     def load(self, weights: Vector, buffers: Buffers) -> None:
@@ -99,17 +98,17 @@ class FlatModel:
             ConfigError: the buffers' names are not the model's.
         """
         self.weights.copy_(torch.from_numpy(np.require(weights, requirements="W")))
-        own = _buffers(self.model)
-        if own.keys() != buffers.keys():
-            raise ConfigError(f"expected the buffers {sorted(own)}, got {sorted(buffers)}")
+        expected = _buffers(self.model)
+        if expected.keys() != buffers.keys():
+            raise ConfigError(f"expected the buffers {sorted(expected)}, got {sorted(buffers)}")
         with torch.no_grad():
-            for name, buffer in own.items():
+            for name, buffer in expected.items():
                 buffer.copy_(torch.from_numpy(np.array(buffers[name])))
 
     def weights_view(self) -> Vector:
-        """Return the weights [d] on the CPU, to be read before the model changes.
+        """Return the weights [d] on the CPU, read-only. Use them before the model changes.
 
-        Where the model is on the CPU these are its own weights, else a copy.
+        For a model on the CPU this is a view, otherwise a copy.
         """
         flat: NDArray[Any] = self.weights.detach().cpu().numpy().view()
         flat.flags.writeable = False

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """pixels - 200 - 200 - classes with ReLU; 199,210 parameters at 28x28 and 10 classes."""
+    """pixels - 200 - 200 - classes with ReLU, 199,210 parameters at 28x28 and 10 classes."""
 
     def __init__(self, pixels: int, classes: int) -> None:
         super().__init__()

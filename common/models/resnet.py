@@ -1,4 +1,4 @@
-"""ResNet-8 with group normalisation as in the FedPVR study: three stages of one basic block."""
+"""ResNet-8 with group normalisation, as in the FedPVR study: three stages of one basic block."""
 
 from torch import Tensor, nn
 from torch.nn.functional import relu
@@ -7,7 +7,7 @@ GROUPS = 2
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions with a shortcut: a 1x1 convolution where the shape changes."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet8(nn.Module):
-    """Widths 16 - 16 - 32 - 64; 78,042 parameters at 3 channels and 10 classes, no buffers."""
+    """Widths 16 - 16 - 32 - 64, 78,042 parameters at 3 channels and 10 classes, no buffers."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -51,5 +51,5 @@ class ResNet8(nn.Module):
 
 
 def resnet8(shape: tuple[int, int, int], classes: int) -> ResNet8:
-    """Build ResNet-8; images of any size will do."""
+    """Build ResNet-8 for images of any size."""
     return ResNet8(shape[0], classes)

@@ -39,7 +39,11 @@ class VGG(nn.Module):
 
 
 def vgg11(shape: tuple[int, int, int], classes: int) -> VGG:
-    """Build VGG-11 for images of this shape, at least 32 pixels a side."""
+    """Build VGG-11 for images of this shape, at least 32x32 pixels.
+
+    Raises:
+        ConfigError: the images are too small.
+    """
     channels, height, width = shape
     if min(height, width) < 32:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Decoded pictures on disk, built once and then memory-mapped by every process.
+"""A cache of decoded images on disk, built once and memory-mapped by every process.
 
 A cache is a folder with images.npy (uint8 [n, c, h, w]), labels.npy (int64 [n]) and meta.json. It
-is written under another name and renamed when complete, so whoever sees it sees all of it.
+is written under another name and renamed when it is complete.
 """
 
 import json
@@ -29,7 +29,7 @@ HOME = ".fedkeel-cache"
 
 @dataclass(frozen=True, eq=False)
 class ImageCache:
-    """What a cache holds; `images` is a read-only memory map."""
+    """The contents of a cache. `images` is a read-only memory map."""
 
     folder: Path
     images: NDArray[np.uint8]
@@ -40,20 +40,20 @@ class ImageCache:
 def open_or_build(
     source: Path, options: str, content: str, build: Callable[[Path], None]
 ) -> ImageCache:
-    """Return the cache of `source` for these options and this content, building it if need be.
+    """Return the cache of `source` for these options and this content, built now if necessary.
 
-    It lives in source/.fedkeel-cache where that can be written, else in a private folder below the
-    system's temporary directory. One process builds under a lock, others wait for it. A cache of
-    the same options with other content is outdated and removed, and a damaged one is built anew.
+    The cache is in source/.fedkeel-cache if that is writable, otherwise in a private folder below
+    the system's temporary directory. One process builds it under a lock while others wait. A cache
+    with the same options and other content is outdated and deleted. A damaged one is rebuilt.
 
     Args:
-        source: the folder that the pictures come from.
-        options: digest of what was asked for.
-        content: digest of what is there.
-        build: fills the empty folder that it is given.
+        source: the folder of images.
+        options: digest of the options.
+        content: digest of the files.
+        build: writes the cache into the empty folder that is its argument.
 
     Raises:
-        DataError: neither place can be written or has room; says what to do.
+        DataError: neither place is writable or has room. The message says what to do.
     """
     name = f"{options}-{content}"
     homes, refusals = [source / HOME], []
@@ -62,37 +62,42 @@ def open_or_build(
     except OSError as error:
         refusals.append(f"\n  {error}")
     for home in homes:
-        if found := _opened(home / name):
-            return found
+        if cache := _opened(home / name):
+            return cache
     for home in homes:
         try:
             home.parent.mkdir(mode=0o700, exist_ok=True)
             home.mkdir(exist_ok=True)
             with file_lock(home / ".lock"):
-                if not _opened(home / name):  # nobody built it while this process waited
+                if not _opened(home / name):  # may have been built while this process waited
                     _build(home, name, options, build)
-            if found := _opened(home / name):
-                return found
-            refusals.append(f"\n  {home}: what was written cannot be read")
+            if cache := _opened(home / name):
+                return cache
+            refusals.append(f"\n  {home}: the written cache cannot be read")
         except OSError as error:
             refusals.append(f"\n  {home}: {error.strerror or error}")
     raise DataError(
-        "there is no place for the decoded pictures: make room where they should go, or set the "
-        f"environment variable TMPDIR to a folder that has some{''.join(refusals)}"
+        "there is no place for the decoded images: make room in one of these folders, or set the "
+        f"environment variable TMPDIR to a folder with room{''.join(refusals)}"
     )
 
 
 def write_rows(
     path: Path, shape: tuple[int, ...], most: int, rows: Iterable[NDArray[np.uint8]]
 ) -> int:
-    """Write uint8 rows of `shape`, `most` at most, one by one as one array; return how many.
+    """Write uint8 rows one by one as one .npy array; return their number.
 
-    The header comes first and is written again when the number is known: NumPy pads it such that
-    the first axis may change without moving the data.
+    The header is written twice, because the number is known only at the end. NumPy pads it, so the
+    data keep their position.
+
+    Args:
+        path: the file.
+        shape: shape of a row.
+        most: largest number of rows.
+        rows: the rows. The free space is checked before the first is taken.
 
     Raises:
-        OSError: the disk has no room for `most` rows, which is looked at before the first is asked
-            for, or it cannot be written.
+        OSError: the disk has no room for `most` rows, or the file cannot be written.
     """
 
     def header(count: int) -> dict[str, Any]:
@@ -117,12 +122,12 @@ def write_rows(
 
 
 def digest(value: Any) -> str:
-    """Return a short fingerprint of a value that JSON can hold."""
+    """Return a short fingerprint of a JSON value."""
     return blake2b(json.dumps(value).encode(), digest_size=10).hexdigest()
 
 
 def _build(home: Path, name: str, options: str, build: Callable[[Path], None]) -> None:
-    for outdated in home.glob(f"{options}-*"):  # also what a builder left that was killed
+    for outdated in home.glob(f"{options}-*"):  # also leftovers of a killed process
         shutil.rmtree(outdated, ignore_errors=True)
     part = home / f"{name}.part"
     try:
@@ -138,7 +143,7 @@ def _build(home: Path, name: str, options: str, build: Callable[[Path], None]) -
 def _opened(folder: Path) -> ImageCache | None:
     """Return the cache in this folder; None if it is missing or damaged."""
     try:
-        found = ImageCache(
+        cache = ImageCache(
             folder=folder,
             images=np.load(folder / "images.npy", mmap_mode="r"),
             labels=np.load(folder / "labels.npy"),
@@ -146,13 +151,13 @@ def _opened(folder: Path) -> ImageCache | None:
         )
     except (OSError, ValueError, EOFError):
         return None
-    return found if len(found.images) == len(found.labels) else None
+    return cache if len(cache.images) == len(cache.labels) else None
 
 
 def _private(source: Path) -> Path:
-    """The user's own folder in the shared temporary directory, one for each absolute path."""
+    """Return the user's folder for `source` in the shared temporary directory."""
     user = os.getuid()
     own = Path(tempfile.gettempdir()) / f"fedkeel-{user}"
     if own.exists() and own.lstat().st_uid != user:
-        raise PermissionError(f"{own} belongs to somebody else and is not trusted: remove it")
+        raise PermissionError(f"{own} belongs to another user and is not trusted: remove it")
     return own / digest(str(source.resolve()))

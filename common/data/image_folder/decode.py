@@ -1,8 +1,7 @@
-"""Decode the images of a folder into a cache.
+"""Decode the images of a folder into a memory-mapped cache.
 
-Decoded once into a memory-mapped cache, and again when a file, the size or the class list
-changes. Files that cannot be used are listed with their reason and left out. The first line of
-an error holds counts only: that line may leave the client, the names below it may not.
+The images are decoded once, and again when a file, the size or the class list changes. Unusable
+files are skipped and listed with the reason.
 """
 
 import json
@@ -36,27 +35,32 @@ from common.data.image_folder.scan import (
 )
 from common.errors import DataError
 
-MAX_SIDE = 64
+MAX_SIDE = 64  # pixels, without data.image-size
 THREADS = 4
-HEADER_BYTES = 1 << 10
-BATCH_BYTES = 1 << 26  # of decoded pictures that wait to be written
-LISTED = 20  # bad files named in a message; the cache's meta.json has them all
-VERSION = 2  # part of the cache's key; raise it when the same files give other pixels
+HEADER_BYTES = 1 << 10  # memory per file while the headers are read
+BATCH_BYTES = 1 << 26  # of decoded images that wait to be written
+LISTED = 20  # unusable files named in a message; meta.json of the cache lists all
+VERSION = 2  # part of the cache key; increase it when the same files give other pixels
 
 T = TypeVar("T")
 
 
-def decode_folder(path: Path, found: FolderContents, options: FolderOptions) -> ImageCache:
-    """Return the cache of these files, decoding them if need be.
+def decode_folder(path: Path, contents: FolderContents, options: FolderOptions) -> ImageCache:
+    """Return the cache of a folder's images, decoded now if necessary.
+
+    Args:
+        path: the folder.
+        contents: its files and classes.
+        options: size and channels of the decoded images.
 
     Raises:
-        DataError: none of them can be used, or there is no place for a cache.
+        DataError: no file can be used, or the cache cannot be written.
     """
     return open_or_build(
         path,
-        digest([VERSION, options.size, options.channels, found.classes]),
-        digest([file_fingerprint(path, file.name) for file in found.files]),
-        partial(_build, found.files, path, options),
+        digest([VERSION, options.size, options.channels, contents.classes]),
+        digest([file_fingerprint(path, file.name) for file in contents.files]),
+        partial(_build, contents.files, path, options),
     )
 
 
@@ -72,8 +76,8 @@ def list_skipped(skipped: Sequence[tuple[str, str]]) -> str:
     return "".join(lines) + (f"\n  and {more} more" if more else "")
 
 
-def _build(files: Sequence[ImageFile], root: Path, options: FolderOptions, home: Path) -> None:
-    """Decode all files into the cache folder `home`."""
+def _build(files: Sequence[ImageFile], root: Path, options: FolderOptions, cache_dir: Path) -> None:
+    """Decode all files into the folder `cache_dir`."""
     with quiet(), ThreadPoolExecutor(THREADS) as pool:
         skipped: list[tuple[str, str]] = []
 
@@ -96,26 +100,26 @@ def _build(files: Sequence[ImageFile], root: Path, options: FolderOptions, home:
         grey = options.channels == 1
         if options.channels is None:
             grey = all(header.grey for _, header in headers)
-        kept: list[ImageFile] = []
+        decoded: list[ImageFile] = []
 
         shape = (1 if grey else 3, *target)
 
         def rows() -> Iterator[NDArray[np.uint8]]:
             read = partial(read_pixels, size=target, grey=grey)
             for file, pixels in usable(read, [file for file, _ in headers], prod(shape)):
-                kept.append(file)
+                decoded.append(file)
                 yield pixels
 
-        write_rows(home / "images.npy", shape, len(headers), rows())
+        write_rows(cache_dir / "images.npy", shape, len(headers), rows())
     skipped.sort()
-    if not kept:
+    if not decoded:
         raise DataError(
-            f"{len(files)} of {len(files)} files cannot be used, which leaves none: repair or "
-            f"replace them\nin {root}:{list_skipped(skipped)}"
+            f"{len(files)} of {len(files)} files cannot be used: repair or replace them\n"
+            f"in {root}:{list_skipped(skipped)}"
         )
-    np.save(home / "labels.npy", np.array([file.label for file in kept], dtype=np.int64))
-    train_size = sum(file.part == "train" for file in kept)
-    images = np.load(home / "images.npy", mmap_mode="r")
+    np.save(cache_dir / "labels.npy", np.array([file.label for file in decoded], dtype=np.int64))
+    train_size = sum(file.part == "train" for file in decoded)
+    images = np.load(cache_dir / "images.npy", mmap_mode="r")
     mean, std = pixel_statistics(images[:train_size] if train_size else images)
     sizes = sorted({header.size for _, header in headers}, key=prod)
     meta = {
@@ -126,7 +130,7 @@ def _build(files: Sequence[ImageFile], root: Path, options: FolderOptions, home:
         "grey": sum(header.grey for _, header in headers),
         "skipped": skipped,
     }
-    (home / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    (cache_dir / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 def _try(read: Callable[[Path], T], root: Path, file: ImageFile) -> T | str:

@@ -1,4 +1,4 @@
-"""How a folder of images is read."""
+"""Options for reading a folder of images."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,19 @@ OWN_MEAN, OWN_STD = 0.5, 0.25
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """How a folder is read.
+    """Options for reading a folder.
 
     Attributes:
-        classes: the federation's class list, in order; None takes the names of the folders, so
-            that clients with different folders would number them differently.
-        size: height and width of every picture; None keeps the size if all pictures have the
-            same, else takes the most common short side, 64 at most.
-        channels: 1 (grey) or 3 (RGB); None is 1 if every picture is grey, else 3. In a federation
-            fix `classes`, `size` and `channels`, so that all clients have the same model.
-        max_bad: largest share of unusable files that is put up with.
-        flip: whether a picture mirrored left to right still shows its class.
-        mean, std: by which every channel is normalised; None counts them from the pictures.
+        classes: the federation's class list, in order. None uses the names of the folders, so
+            clients with different folders would number the classes differently.
+        size: height and width of every image in pixels. None keeps the size if all images have
+            the same size. Otherwise it is the most common shorter side, at most 64.
+        channels: 1 (grey) or 3 (RGB). None is 1 if every image is grey, otherwise 3. A federation
+            must fix `classes`, `size` and `channels`, so that all clients have the same model.
+        max_bad: largest tolerated share of unusable files, 0..1.
+        flip: whether an image flipped left to right still shows its class.
+        mean: mean for normalising every channel. None computes it from the images.
+        std: standard deviation for normalising every channel, None together with `mean`.
     """
 
     classes: tuple[str, ...] | None = None
@@ -34,7 +35,7 @@ class FolderOptions:
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
-            raise DataError(f"picture size is {self.size}, expected at least 1")
+            raise DataError(f"image size is {self.size}, expected at least 1")
         if self.channels not in (None, 1, 3):
             raise DataError(f"channels is {self.channels}, expected 1 or 3")
         if not 0 <= self.max_bad <= 1:
@@ -47,19 +48,19 @@ class FolderOptions:
         if impossible := [name for name in names if not _nameable(name)]:
             raise DataError(
                 f"a class cannot be called {', '.join(map(printable_name, impossible))}: "
-                "train and test "
-                'are the parts of a folder, and its class folders are plain names without "/" or '
-                'a leading "."; rename the class everywhere'
+                "train and test are the parts of a folder, and the name of a class is not empty "
+                'and has no "/", no leading "." and no control character; rename the class '
+                "everywhere"
             )
 
 
 def own_options(
     classes: tuple[str, ...], size: int, channels: int, max_bad: float = FolderOptions.max_bad
 ) -> FolderOptions:
-    """Return how every client of a federation reads its own pictures.
+    """Return the options with which every client of a federation reads its own images.
 
-    They are normalised by constants. A client's own statistics would make the same picture look
-    different to the shared model, and statistics are data that need not leave a client.
+    Constants normalise the images. With a client's own statistics, the same image would look
+    different to the shared model at each client.
     """
     return FolderOptions(classes, size, channels, max_bad, mean=OWN_MEAN, std=OWN_STD)
 

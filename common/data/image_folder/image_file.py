@@ -1,15 +1,16 @@
-"""One picture file to uint8 pixels, whatever its mode; Pillow is imported only when used.
+"""Decode one image file of any mode to uint8 pixels. Pillow is imported only when used.
 
-How modes become 8 bits:
+Conversion of modes to 8 bits:
+
 - 1-bit, palette, CMYK, YCbCr, ...: Pillow's conversion to grey or RGB.
-- Transparency: laid over white.
-- 16-bit and 32-bit integers: divided by 4095 if no pixel of this picture is brighter (12-bit
-  data in a 16-bit file), else by 65535, else by 2^31 - 1. A rule of one picture, so that
-  every client reads the same file alike. Negative values have no agreed scale and are refused.
-- Floats: 0..1 or 0..255 by their range; anything else is refused.
+- Transparency: the image is laid over white.
+- 16-bit and 32-bit integers: divided by 4095 if no pixel is brighter (12-bit data in a 16-bit
+  file), else by 65535, else by 2^31 - 1. The rule uses this image only, so every client decodes
+  the same file to the same pixels. Negative values are refused.
+- Floats: 0..1 or 0..255, depending on their range. Other ranges are refused.
 
-A picture is turned as its camera says it was held (EXIF), as viewers show it. Of an animation the
-first picture counts.
+Images are rotated by their EXIF orientation, as viewers show them. Of an animation only the first
+image is used.
 """
 
 import os
@@ -29,21 +30,21 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL import Image
 
-MAX_PIXELS = 64 * 1024 * 1024  # a larger picture is refused by its header, unread
-MAX_BYTES = 5 * MAX_PIXELS  # likewise a larger file; 32-bit pixels fit uncompressed
-LARGE = 4 * 1024 * 1024  # larger ones are decoded one at a time, to bound the memory
+MAX_PIXELS = 64 * 1024 * 1024  # a larger image is refused by its header
+MAX_BYTES = 5 * MAX_PIXELS  # of a file; enough for uncompressed 32-bit pixels
+LARGE = 4 * 1024 * 1024  # pixels; larger images are decoded one at a time, to bound the memory
 GREY_MODES = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
 INTEGER_PEAKS = (4095, 65535, 2**31 - 1)
 Size: TypeAlias = tuple[int, int]  # height, width
 
 
 class UnusableImageError(Exception):
-    """The reason why a file is skipped; never leaves the data layer."""
+    """The reason why a file is skipped. Not raised outside of this package."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says about itself before its pixels are decoded."""
+    """Size and kind of an image, read without decoding its pixels."""
 
     size: Size
     grey: bool
@@ -51,7 +52,7 @@ class Header:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Turn Pillow's bomb warning into an error and hush its remarks on odd files."""
+    """Turn Pillow's decompression-bomb warning into an error and silence its other warnings."""
     from PIL import Image
 
     with warnings.catch_warnings():
@@ -61,27 +62,32 @@ def quiet() -> Iterator[None]:
 
 
 def read_header(path: Path) -> Header:
-    """Return size and kind of a picture without decoding it.
+    """Return size and kind of an image without decoding it.
 
     Raises:
-        UnusablePictureError: not a picture, not readable, or larger than MAX_PIXELS.
+        UnusableImageError: not an image, not readable, or larger than MAX_PIXELS.
     """
     with _opened(path) as image:
         return Header((image.height, image.width), image.mode in GREY_MODES)
 
 
 def read_pixels(path: Path, size: Size, *, grey: bool) -> NDArray[np.uint8]:
-    """Decode a picture to uint8 [1 or 3, height, width].
+    """Decode an image to uint8 [1 or 3, height, width].
 
-    A picture of another size is scaled until it covers `size`, then cropped around its centre.
+    An image of another size is scaled until it covers `size`, then cropped around its centre.
+
+    Args:
+        path: the file.
+        size: height and width in pixels.
+        grey: one channel instead of three.
 
     Raises:
-        UnusablePictureError: truncated, or with values that have no agreed scale.
+        UnusableImageError: the file is truncated, or its values have an unknown scale.
     """
     from PIL import ImageOps
 
     with _opened(path) as image:
-        image.draft(None, (2 * size[1], 2 * size[0]))  # a large JPEG at less detail, much faster
+        image.draft(None, (2 * size[1], 2 * size[0]))  # a large JPEG, much faster
         with _one_large if image.width * image.height > LARGE else nullcontext():
             ImageOps.exif_transpose(image, in_place=True)
             plain = eight_bit(image)
@@ -92,7 +98,7 @@ def read_pixels(path: Path, size: Size, *, grey: bool) -> NDArray[np.uint8]:
 
 
 def eight_bit(image: "Image.Image") -> "Image.Image":
-    """Return the picture in mode L or RGB, by the rules at the top of this module."""
+    """Return the image in mode L or RGB, by the rules at the top of this module."""
     from PIL import Image
 
     mode = "L" if image.mode in GREY_MODES else "RGB"
@@ -111,7 +117,7 @@ def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
     integer = values.dtype.kind in "iu"
     low, high = float(values.min()), float(values.max())
     peaks = INTEGER_PEAKS if integer else (1, 255)
-    peak = next((peak for peak in peaks if high <= peak), None)  # none for NaN as well
+    peak = next((peak for peak in peaks if high <= peak), None)  # also None for NaN
     if peak is None or not low >= 0:
         expected = "0 or more" if integer else "0..1 or 0..255"
         raise UnusableImageError(f"values are {low:g}..{high:g}, expected {expected}")
@@ -137,31 +143,31 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     except UnusableImageError:
         raise
     except UnidentifiedImageError:
-        raise UnusableImageError("not a picture, or of an unknown format") from None
+        raise UnusableImageError("not an image, or of an unknown format") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise UnusableImageError(f"more than {MAX_PIXELS} pixels are refused") from None
-    except Exception as error:  # on damaged files Pillow's readers raise nearly anything
+    except Exception as error:  # Pillow raises many kinds of errors on damaged files
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UnusableImageError(" ".join(reason.split()) or type(error).__name__) from error
 
 
 class _Unmapped(FileIO):
-    """A file that Pillow and libtiff must read, since they get no descriptor to map into memory.
+    """A file without a descriptor, so that Pillow and libtiff do not map it into memory.
 
-    A mapped file that somebody cuts short ends the process.
+    If a mapped file is truncated, reading it kills the process.
     """
 
     def fileno(self) -> int:
-        """Lend no descriptor."""
+        """Refuse to give the descriptor."""
         raise UnsupportedOperation("fileno")
 
 
 @contextmanager
 def _stream(path: Path) -> Iterator[BufferedReader]:
-    with _Unmapped(path, opener=_at_once) as file:
+    with _Unmapped(path, opener=_open_without_waiting) as file:
         status = os.fstat(FileIO.fileno(file))
         if not stat.S_ISREG(status.st_mode):
-            raise UnusableImageError("not a plain file")
+            raise UnusableImageError("not a regular file")
         if status.st_size == 0:
             raise UnusableImageError("the file is empty")
         if status.st_size > MAX_BYTES:
@@ -171,5 +177,5 @@ def _stream(path: Path) -> Iterator[BufferedReader]:
         yield BufferedReader(file)
 
 
-def _at_once(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NONBLOCK)  # a pipe without a writer is not waited for
+def _open_without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)  # does not wait for the writer of a pipe

@@ -1,4 +1,8 @@
-"""Folders of pictures, PATH/train/<class>/... and PATH/test/<class>/..., as a data set."""
+"""Load a folder of images, PATH/train/<class>/... and PATH/test/<class>/..., as a data set.
+
+The first line of an error holds counts only, because it may leave the client. The names of files
+and folders are on further lines, which stay on this machine.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -15,18 +19,18 @@ logger = logging.getLogger(__name__)
 
 
 def load_folder(path: Path, options: FolderOptions | None = None) -> Dataset:
-    """Read the pictures of a folder in one of the two layouts of `scan.find`.
+    """Load the images of a folder in one of the two layouts of `scan_folder`.
 
     Raises:
-        DataError: no such folder, no pictures, a class that the federation does not know, or too
-            many unusable files.
+        DataError: the folder is missing or has no images, has a class that the federation does not
+            know, or has too many unusable files.
     """
     options = options or FolderOptions()
-    found = scan_folder(path, options.classes)
-    if found.unknown:
-        raise DataError(unknown_classes(path, found))
-    cache = decode_folder(path, found, options)
-    skipped, total = skipped_files(cache), len(found.files)
+    contents = scan_folder(path, options.classes)
+    if contents.unknown:
+        raise DataError(unknown_classes(path, contents))
+    cache = decode_folder(path, contents, options)
+    skipped, total = skipped_files(cache), len(contents.files)
     if len(skipped) > options.max_bad * total:
         raise DataError(too_many_skipped(path, skipped, total, options.max_bad))
     if skipped:
@@ -39,33 +43,33 @@ def load_folder(path: Path, options: FolderOptions | None = None) -> Dataset:
         name=f"folder:{path}",
         images=cache.images,
         labels=cache.labels,
-        classes=found.classes,
+        classes=contents.classes,
         train_size=cache.meta["train_size"],
-        mean=_every(channels, options.mean) or tuple(cache.meta["mean"]),
-        std=_every(channels, options.std) or tuple(cache.meta["std"]),
+        mean=_per_channel(channels, options.mean) or tuple(cache.meta["mean"]),
+        std=_per_channel(channels, options.std) or tuple(cache.meta["std"]),
         flip=options.flip,
         skipped=skipped,
     )
 
 
-def unknown_classes(path: Path, found: FolderContents) -> str:
-    """Say which class folders the federation does not know; the names begin on the second line."""
-    listed = "".join(f"\n  {name}" for name in found.unknown)
+def unknown_classes(path: Path, contents: FolderContents) -> str:
+    """Return the error message about class folders that the federation does not know."""
+    listed = "".join(f"\n  {name}" for name in contents.unknown)
     return (
-        f"{len(found.unknown)} folders are no class of the federation: rename or move them; the "
-        f"classes are: {', '.join(found.classes)}\nin {path}:{listed}"
+        f"{len(contents.unknown)} folders are no class of the federation: rename or move them; the "
+        f"classes are: {', '.join(contents.classes)}\nin {path}:{listed}"
     )
 
 
 def too_many_skipped(
     path: Path, skipped: Sequence[tuple[str, str]], total: int, max_bad: float
 ) -> str:
-    """Say that too many files cannot be used; the names begin on the second line."""
+    """Return the error message about too many unusable files."""
     return (
         f"{len(skipped)} of {total} files cannot be used, at most {max_bad:.1%} of them may be "
         f"bad: repair or remove them, or raise data.max-bad\nin {path}:{list_skipped(skipped)}"
     )
 
 
-def _every(channels: int, value: float | None) -> tuple[float, ...] | None:
+def _per_channel(channels: int, value: float | None) -> tuple[float, ...] | None:
     return None if value is None else (value,) * channels

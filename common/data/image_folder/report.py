@@ -1,4 +1,4 @@
-"""What a folder of pictures holds, before a federation is joined."""
+"""Report on a folder of images, before its owner joins a federation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from common.errors import DataError
 
 @dataclass(frozen=True)
 class FolderReport:
-    """For the eyes of the folder's owner: only counts may leave the client.
+    """The contents of a folder, for its owner. Only counts may leave the client.
 
     Attributes:
-        counts: usable pictures by part ("train", "test") and class, in the federation's order;
-            a class without pictures has 0.
-        files: files in known class folders, usable or not.
-        skipped: (file, reason) of every file that cannot be used.
-        smallest: height and width of the smallest picture found, before it is scaled.
-        largest: likewise of the largest.
-        grey: number of the pictures found that are grey.
-        shape: channels, height and width of what the model gets.
-        problems: what `load_folder` would refuse, each as its error would say it; none is good.
+        counts: usable images by part ("train", "test") and class, in the federation's order. A
+            class without images has 0.
+        files: number of files in known class folders, usable or not.
+        skipped: (file, reason) of every unusable file.
+        smallest: height and width of the smallest image in pixels, before scaling.
+        largest: height and width of the largest image in pixels, before scaling.
+        grey: number of grey images.
+        shape: channels, height and width of the model's input.
+        problems: the error messages that `load_folder` would raise. Empty if it would succeed.
     """
 
     counts: Mapping[str, Mapping[str, int]]
@@ -42,23 +42,23 @@ class FolderReport:
 
     @property
     def usable(self) -> int:
-        """Number of usable pictures."""
+        """Number of usable images."""
         return sum(sum(part.values()) for part in self.counts.values())
 
 
 def inspect_folder(path: Path, options: FolderOptions | None = None) -> FolderReport:
-    """Look at every picture of a folder, and leave them decoded for `load_folder`.
+    """Decode every image of a folder and return the report. `load_folder` reuses the cache.
 
     Raises:
-        DataError: nothing in the folder can be used.
+        DataError: no file in the folder can be used.
     """
     options = options or FolderOptions()
-    found = scan_folder(path, options.classes)
-    problems = [unknown_classes(path, found)] if found.unknown else []
-    if not found.files:
+    contents = scan_folder(path, options.classes)
+    problems = [unknown_classes(path, contents)] if contents.unknown else []
+    if not contents.files:
         raise DataError(problems[0])
-    cache = decode_folder(path, found, options)
-    skipped, files = skipped_files(cache), len(found.files)
+    cache = decode_folder(path, contents, options)
+    skipped, files = skipped_files(cache), len(contents.files)
     if len(skipped) > options.max_bad * files:
         problems.append(too_many_skipped(path, skipped, files, options.max_bad))
     train, test = np.split(cache.labels, [cache.meta["train_size"]])
@@ -66,7 +66,7 @@ def inspect_folder(path: Path, options: FolderOptions | None = None) -> FolderRe
     channels, height, width = cache.images.shape[1:]
     return FolderReport(
         counts={
-            part: _per_class(labels, found.classes)
+            part: _per_class(labels, contents.classes)
             for part, labels in zip(PARTS, (train, test), strict=True)
         },
         files=files,

@@ -1,4 +1,4 @@
-"""Which files of a folder belong to which class, found without opening any."""
+"""Find the image files of a folder and their classes, without opening them."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from common.errors import DataError, did_you_mean
 
 PARTS = ("train", "test")
 SUFFIXES = {f".{s}" for s in ("jpg", "jpeg", "png", "ppm", "bmp", "tif", "tiff", "webp", "gif")}
-LEFT_BEHIND = {"thumbs.db", "desktop.ini", "__macosx"}  # by file managers, not by people
+LEFT_BEHIND = {"thumbs.db", "desktop.ini", "__macosx"}  # created by file managers
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """A file in a class folder; `name` is relative to the folder of pictures."""
+    """A file in a class folder. `name` is relative to the scanned folder."""
 
     name: str
     label: int
@@ -25,11 +25,11 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class FolderContents:
-    """What a folder holds.
+    """The files and classes of a folder.
 
     Attributes:
-        files: of known classes; train before test, then by class, then by name.
-        classes: the federation's, or without such a list the folders' names.
+        files: files of known classes, sorted by part (train first), class and name.
+        classes: the federation's class list, or without one the names of the folders.
         unknown: class folders with files that are no class of the federation, each with a hint.
     """
 
@@ -41,30 +41,32 @@ class FolderContents:
 def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
     """List PATH/train/<class>/* and PATH/test/<class>/*, or PATH/<class>/* without PATH/train.
 
-    In the second layout everything is for training. A class folder is everything below it, but
-    not what lies behind a link to a folder: such a link is listed as a file that cannot be used.
-    Links to files, and class folders that are links, are followed, wherever they lead: whoever
-    may write to the folder decides what is trained on. Hidden and empty folders are ignored, and
-    so are files outside of class folders and hidden files without a picture's suffix.
+    In the second layout all files are for training. Rules:
+
+    - A class folder includes its subfolders, but not links to folders. Such a link is listed as
+      an unusable file.
+    - Links to files, and class folders that are links, are followed wherever they lead.
+    - Ignored are hidden and empty folders, files outside of class folders, and hidden files
+      without the suffix of an image.
 
     Args:
         path: the folder.
-        classes: the class list; none takes the folders' names, "2" before "10".
+        classes: the class list. None uses the names of the folders, "2" before "10".
 
     Raises:
-        DataError: no such folder, no files in it, or a layout that could mean two things.
+        DataError: the folder is missing, has no files, or its layout is ambiguous.
     """
     try:
         found = _by_class(path)
     except OSError as error:
         raise DataError(
-            f"cannot list a folder of pictures: {error.strerror}; make it readable\n"
+            f"cannot list a folder of images: {error.strerror}; make it readable\n"
             f"{printable_name(str(error.filename))}"
         ) from error
     names = sorted({name for _, name in found}, key=_natural)
     known = tuple(classes or names)
     if not classes and (odd := [printable_name(name) for name in names if not name.isprintable()]):
-        raise DataError(f"folders whose names are no plain text: {', '.join(odd)}; rename them")
+        raise DataError(f"folder names with unprintable characters: {', '.join(odd)}; rename them")
     labels = {normalised_name(name): label for label, name in enumerate(known)}
     files = [
         ImageFile(member, labels[name], part)
@@ -78,19 +80,19 @@ def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
 
 
 def normalised_name(name: str) -> str:
-    """Return a name in the one spelling that its letters have: macOS splits an accent off."""
+    """Return a name in Unicode form NFC, because macOS stores accents separately (NFD)."""
     return unicodedata.normalize("NFC", name)
 
 
 def printable_name(name: str) -> str:
-    """Return a file's name as one line that any log can hold."""
+    """Return a file name as one line without unprintable characters."""
     return name if name.isprintable() else ascii(name)
 
 
 def file_fingerprint(root: Path, name: str) -> list[str | int]:
-    """Return what changes when the file does."""
+    """Return values that change when the file changes."""
     try:
-        status = os.stat(f"{root}/{name}")  # noqa: PTH116 - five times as fast, for each picture
+        status = os.stat(f"{root}/{name}")  # noqa: PTH116 - five times as fast, for each image
     except OSError:
         return [name]
     return [name, status.st_size, status.st_mtime_ns, status.st_mode]
@@ -99,25 +101,25 @@ def file_fingerprint(root: Path, name: str) -> list[str | int]:
 def _by_class(path: Path) -> dict[tuple[str, str], list[str]]:
     """Return the names, relative to `path`, of the files of each (part, class) that has any."""
     if not path.is_dir():
-        raise _no_data_set("the folder of pictures is missing or is no folder", path)
+        raise _no_data_set("the folder of images is missing or is no folder", path)
     in_parts = (path / "train").is_dir()
-    where = {part: f"{part}/" for part in PARTS} if in_parts else {"train": ""}
+    prefixes = {part: f"{part}/" for part in PARTS} if in_parts else {"train": ""}
     found: dict[tuple[str, str], list[str]] = {}
-    for part, prefix in where.items():
+    for part, prefix in prefixes.items():
         for folder in _class_folders(path / prefix):
             if members := list(_members(path, prefix + folder)):
                 found.setdefault((part, normalised_name(folder)), []).extend(members)
     if not found:
-        raise _no_data_set("the folder of pictures has no file in any class folder", path)
+        raise _no_data_set("the folder of images has no file in any class folder", path)
     if not in_parts and (parts := [n for _, n in found if n.strip().casefold() in PARTS]):
-        raise _no_data_set(f'there is a folder "{parts[0]}", but none that is called "train"', path)
+        raise _no_data_set(f'there is a folder "{parts[0]}", but no folder "train"', path)
     return found
 
 
 def _no_data_set(problem: str, path: Path) -> DataError:
     return DataError(
         f"{problem}\nexpected {path}/train/<class>/<file> and {path}/test/<class>/<file>, or "
-        f"{path}/<class>/<file> with no class that is called train or test"
+        f"{path}/<class>/<file> where no class is called train or test"
     )
 
 
@@ -151,5 +153,5 @@ def _hint(name: str, classes: Sequence[str]) -> str:
 
 
 def _natural(name: str) -> tuple[list[str | int], str]:
-    parts = re.split(r"(\d+)", name)  # text and digits take turns, text first
+    parts = re.split(r"(\d+)", name)  # text and digits alternate, text first
     return [int(part) if i % 2 else part for i, part in enumerate(parts)], name

@@ -1,7 +1,8 @@
 """CIFAR-10 and CIFAR-100, from their binary or their Python archives, packed or unpacked.
 
-The Python version is made of pickles. They are read only after their MD5 sum has been checked,
-and then by an unpickler that can build nothing but arrays, lists, dicts, numbers and strings.
+The files of the Python archives are pickles. Their MD5 sum is checked first. The unpickler can only
+build arrays, lists, dicts, numbers and strings. torchvision is not used: it does not read the
+binary files, and it unpickles without such a limit.
 """
 
 import hashlib
@@ -27,14 +28,14 @@ Batch: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]  # pixels [n, 307
 
 @dataclass(frozen=True)
 class BinaryBatch:
-    """A file of records: `label_bytes` labels, of which the last counts, then the pixels."""
+    """A file of records: `label_bytes` labels, of which the last is used, then the pixels."""
 
     name: str
     records: int
     label_bytes: int = 1
 
     def read(self, content: bytes) -> Batch:
-        """Return pixels and labels; ValueError when the size is not what the records need."""
+        """Return pixels and labels. Raises ValueError if the file has the wrong size."""
         width = self.label_bytes + PIXELS
         if len(content) != self.records * width:
             raise ValueError(f"{len(content)} bytes, expected {self.records * width}")
@@ -51,17 +52,17 @@ class PickledBatch:
     label_key: str = "labels"
 
     def read(self, content: bytes) -> Batch:
-        """Return pixels and labels; ValueError when the MD5 sum differs."""
-        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        if found != self.md5:
-            raise ValueError(f"MD5 {found}, expected {self.md5}")
+        """Return pixels and labels. Raises ValueError if the MD5 sum differs."""
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if md5 != self.md5:
+            raise ValueError(f"MD5 {md5}, expected {self.md5}")
         batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
         return batch["data"], np.array(batch[self.label_key], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Edition:
-    """One published form: an archive, the folder it unpacks to, and the files in there."""
+    """One published form of a data set: its archive, the folder in the archive, and the files."""
 
     archive: RemoteFile
     folder: str
@@ -71,7 +72,7 @@ class Edition:
 
 @dataclass(frozen=True)
 class CifarSource:
-    """A CIFAR data set; the first edition is the one that is downloaded."""
+    """A CIFAR data set. A download fetches the first edition."""
 
     name: str
     editions: tuple[Edition, ...]
@@ -81,7 +82,7 @@ class CifarSource:
         """Read the first edition found in root or root/<name>, else download one.
 
         Raises:
-            DataError: nothing is there and nothing can be had, or a file is damaged.
+            DataError: the files are missing and cannot be downloaded, or a file is damaged.
         """
         home = root / self.name
         for place in (root, home):
@@ -139,21 +140,21 @@ def _unpacked(folder: Path) -> Callable[[str], tuple[str, bytes]]:
 
 
 def _packed(place: Path, edition: Edition) -> Callable[[str], tuple[str, bytes]]:
-    """Check the archive's sum, then read its files into memory: nothing is unpacked on disk."""
+    """Check the archive's MD5 sum and read its files into memory. Nothing is unpacked on disk."""
     path = place / edition.archive.name
-    wanted = {f"{edition.folder}/{file.name}": file.name for file in _files(edition)}
+    names = {f"{edition.folder}/{file.name}": file.name for file in _files(edition)}
     try:
-        found = md5_of(path)
-        if found != edition.archive.md5:
+        md5 = md5_of(path)
+        if md5 != edition.archive.md5:
             raise DataError(
-                f"{path} is damaged: {path.stat().st_size} bytes with MD5 {found}, expected "
+                f"{path} is damaged: {path.stat().st_size} bytes with MD5 {md5}, expected "
                 f"{edition.archive.md5}; delete it and {where_to_put([edition.archive], place)}"
             )
         contents = {}
         with tarfile.open(path) as archive:
             for member in archive:
-                if member.name in wanted and (handle := archive.extractfile(member)):
-                    contents[wanted[member.name]] = handle.read()
+                if member.name in names and (handle := archive.extractfile(member)):
+                    contents[names[member.name]] = handle.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{path} cannot be read: {error}; replace it") from error
 
@@ -165,7 +166,7 @@ def _packed(place: Path, edition: Edition) -> Callable[[str], tuple[str, bytes]]
     return read
 
 
-_REBUILD = np.empty(0).__reduce__()[0]  # the function by which NumPy's pickles make an array
+_REBUILD = np.empty(0).__reduce__()[0]  # the function that builds an array from NumPy's pickles
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _REBUILD,
     ("numpy", "ndarray"): np.ndarray,

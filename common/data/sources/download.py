@@ -1,4 +1,4 @@
-"""Downloads that many processes may ask for at once, that end in time, and that are checked."""
+"""Download files once for many processes, with a timeout, a size limit and a checksum."""
 
 import hashlib
 import queue
@@ -13,12 +13,13 @@ from common.errors import DataError
 from common.io.files import file_lock
 
 LOCK = ".fedkeel-download.lock"
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes read at a time
+MAX_BYTES = 1 << 29  # of a file; the largest known one has 170 MB
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file: its name on disk, its address, its MD5 sum as its publisher gives it."""
+    """A published file: its name on disk, its URL, and its MD5 sum as published."""
 
     name: str
     url: str
@@ -26,29 +27,29 @@ class RemoteFile:
 
 
 def fetch(files: Sequence[RemoteFile], folder: Path, seconds: float = 10.0) -> None:
-    """Download those of `files` that are missing in `folder`.
+    """Download the files that are missing in `folder`.
 
-    One process downloads; others that ask meanwhile wait and share its success or its failure.
-    A file has its final name only when it is complete and its sum is right. Certificates are
-    checked as the system says. torchvision's own downloader is not used: it knows no timeout and
-    falls back from https to http.
+    One process downloads while others wait and share its success or failure. A file gets its final
+    name when it is complete and its checksum is correct. torchvision's downloader is not used: it
+    has no timeout, writes to the final name, and falls back from https to http.
 
     Args:
-        files: what is wanted.
-        folder: where it goes; made if need be.
-        seconds: patience for a silent connection; without a network the error comes within twice
-            that.
+        files: the files.
+        folder: the folder, created if necessary.
+        seconds: timeout of a silent connection. Without a network the error comes within twice
+            this time.
 
     Raises:
-        DataError: a file cannot be had or is not what was published; says what to put where.
+        DataError: a file cannot be downloaded or has a wrong checksum. The message says which file
+            to put where.
     """
-    asked = time.time()
+    started = time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file_lock(folder / LOCK) as note:
             missing = [file for file in files if not (folder / file.name).exists()]
             if missing:
-                _raise_recent_failure(note, asked)
+                _raise_recent_failure(note, started)
             for file in missing:
                 try:
                     _download(file, folder, seconds)
@@ -63,13 +64,13 @@ def fetch(files: Sequence[RemoteFile], folder: Path, seconds: float = 10.0) -> N
 
 
 def where_to_put(files: Sequence[RemoteFile], folder: Path) -> str:
-    """Say by hand what `fetch` would do."""
+    """Return the instruction to download the files by hand."""
     names = " and ".join(f"{file.name} (from {file.url})" for file in files)
     return f"put {names} into {folder.absolute()}"
 
 
 def md5_of(path: Path) -> str:
-    """Return the MD5 sum of a file: a guard against damage, as publishers give no better one."""
+    """Return the MD5 sum of a file. It detects damage. The publishers give no better checksum."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, _md5).hexdigest()
 
@@ -78,21 +79,23 @@ def _md5() -> Any:
     return hashlib.md5(usedforsecurity=False)
 
 
-def _raise_recent_failure(note: IO[str], asked: float) -> None:
+def _raise_recent_failure(note: IO[str], started: float) -> None:
     note.seek(0)
     when, _, reason = note.read().partition("\n")
-    if when and float(when) >= asked:  # it failed while this process waited for the lock
+    if when and float(when) >= started:  # another process failed while this one waited
         raise DataError(reason)
 
 
 def _download(file: RemoteFile, folder: Path, seconds: float) -> None:
     from http.client import HTTPException
 
-    part = folder / f".{file.name}.part"  # one name is enough: the lock is held
+    part = folder / f".{file.name}.part"  # the lock makes the name unique
     digest = _md5()
     try:
         with _open(file.url, seconds) as response, part.open("wb") as target:
             while block := response.read(BLOCK):
+                if target.tell() + len(block) > MAX_BYTES:
+                    raise OSError(f"more than {MAX_BYTES / 1e6:.0f} MB")
                 digest.update(block)
                 target.write(block)
         if digest.hexdigest() != file.md5:
@@ -111,7 +114,7 @@ def _download(file: RemoteFile, folder: Path, seconds: float) -> None:
 
 
 def _open(url: str, seconds: float) -> Any:
-    """Open a URL within 2 * seconds; in a thread, as a dead name server heeds no timeout."""
+    """Open a URL within 2 * seconds, in a thread, because name lookups have no timeout."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -122,9 +125,9 @@ def _open(url: str, seconds: float) -> Any:
             request = Request(url, headers={"User-Agent": "fedkeel"})
             answers.put(urlopen(request, timeout=seconds))
         except HTTPError as error:
-            error.close()  # it is an open response as well
+            error.close()  # an HTTPError is also an open response
             answers.put(error)
-        except Exception as error:  # handed over to the thread that waits
+        except Exception as error:  # raised again in the waiting thread
             answers.put(error)
 
     threading.Thread(target=attempt, daemon=True).start()

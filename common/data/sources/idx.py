@@ -1,4 +1,7 @@
-"""Data sets in IDX files, the format of MNIST and Fashion-MNIST."""
+"""Data sets in IDX files, the format of MNIST and Fashion-MNIST.
+
+torchvision is not used: it reads only unpacked files, and it writes where it reads.
+"""
 
 import gzip
 import zlib
@@ -22,12 +25,12 @@ class IdxSource:
     """A data set of four IDX files.
 
     Attributes:
-        name: of the data set.
-        files: train images, train labels, test images, test labels; gzip archives to download.
-        places: folders to look in, below the data folder; absolute ones stand for themselves.
+        name: name of the data set.
+        files: gzipped train images, train labels, test images and test labels.
+        places: folders with the files, absolute or below the data directory.
         classes: class names.
-        mean: of the single channel, scaled to 0..1.
-        std: likewise.
+        mean: mean of the pixels scaled to 0..1.
+        std: standard deviation of the pixels scaled to 0..1.
     """
 
     name: str
@@ -38,10 +41,10 @@ class IdxSource:
     std: float
 
     def load(self, root: Path, *, download: bool = True) -> Dataset:
-        """Read the four files from the first place that has them all, else download them.
+        """Read the four files from the first place that has all of them, else download them.
 
         Raises:
-            DataError: a file is missing or broken; says which and what was expected.
+            DataError: a file is missing or damaged. The message names it.
         """
         home = root / self.name
         paths = self._find(root)
@@ -73,23 +76,24 @@ class IdxSource:
     def _find(self, root: Path) -> list[Path] | None:
         for place in self.places:
             names = [root / place / file.name for file in self.files]
-            found = [p for name in names for p in (name, name.with_suffix("")) if p.is_file()]
-            if len({path.name.removesuffix(".gz") for path in found}) == len(names):
-                return [next(p for p in (n, n.with_suffix("")) if p in found) for n in names]
+            present = [p for name in names for p in (name, name.with_suffix("")) if p.is_file()]
+            if len({path.name.removesuffix(".gz") for path in present}) == len(names):
+                return [next(p for p in (n, n.with_suffix("")) if p in present) for n in names]
         return None
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read one IDX file of unsigned bytes, plain or gzipped.
+    """Return the array in one IDX file of unsigned bytes, plain or gzipped.
 
     Raises:
-        DataError: not IDX, shorter or longer than its header says, or a damaged archive.
+        DataError: the file is not IDX, has another length than its header says, or is a damaged
+            archive.
     """
     try:
-        with path.open("rb") as plain:
-            zipped = plain.read(2) == GZIP
-            plain.seek(0)
-            content = (gzip.GzipFile(fileobj=plain) if zipped else plain).read()
+        with path.open("rb") as file:
+            zipped = file.read(2) == GZIP
+            file.seek(0)
+            content = (gzip.GzipFile(fileobj=file) if zipped else file).read()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}; replace the file") from error
     if len(content) < 4 or content[:3] != bytes([0, 0, UINT8]):

@@ -13,8 +13,8 @@ from common.data.sources.idx import FASHION_MNIST
 from common.errors import DataError, did_you_mean
 
 FOLDER = "folder:"
-OWN = "own"  # each client's own folder of pictures, which is no source for anybody else
-DIGITS_TRAIN = 1437  # the first four fifths: the source itself has no parts
+OWN = "own"  # each client's own folder of images
+DIGITS_TRAIN = 1437  # the first four fifths: the source has no test part
 
 
 def load(
@@ -27,16 +27,16 @@ def load(
     """Load a data set.
 
     Args:
-        name: a key of SOURCES, or folder:PATH for pictures in PATH/train/<class>/ and
+        name: a key of SOURCES, or folder:PATH for images in PATH/train/<class>/ and
             PATH/test/<class>/.
-        root: where files are looked for and downloaded to; None is the directory named by the
-            environment variable FEDKEEL_DATA, else ./data.
-        download: whether to use the network for what is not on disk.
-        folder: how a folder:PATH is read.
+        root: the directory of files on disk and of downloads. None is the environment variable
+            FEDKEEL_DATA, else ./data.
+        download: whether missing files are downloaded.
+        folder: options for folder:PATH.
 
     Raises:
-        DataError: unknown name, or data that are missing, cannot be had or are damaged; says what
-            to put where.
+        DataError: the name is unknown, or files are missing or damaged. The message says which
+            files to put where.
     """
     if name.startswith(FOLDER):
         return load_folder(Path(name.removeprefix(FOLDER)).expanduser(), folder)
@@ -56,13 +56,13 @@ def data_root(root: Path | None) -> Path:
 def _digits(root: Path, download: bool) -> Dataset:
     from sklearn.datasets import load_digits
 
-    found = load_digits()  # comes with scikit-learn; values 0..16
-    images = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
+    digits = load_digits()  # comes with scikit-learn; values 0..16
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     mean, std = pixel_statistics(images[:DIGITS_TRAIN])
     return Dataset(
         name="digits",
         images=images,
-        labels=found.target.astype(np.int64),
+        labels=digits.target.astype(np.int64),
         classes=tuple("0123456789"),
         train_size=DIGITS_TRAIN,
         mean=mean,

@@ -56,16 +56,16 @@ def test_an_epoch_shows_each_sample_once_with_its_label_in_another_order_than_th
 
 
 @pytest.mark.parametrize("augmented", [False, True])
-@pytest.mark.parametrize("piece", [1, 16 * 16, 16 * 24])
-def test_the_pieces_in_which_an_epoch_comes_change_nothing(
-    augmented: bool, piece: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("chunk_bytes", [1, 16 * 16, 16 * 24])
+def test_the_size_of_a_chunk_changes_no_batch(
+    augmented: bool, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do draws depend on them: a step's augmentation has the step's address."""
+    """The augmentation of a step has the address of that step."""
     shown = replace(BATCHES, augment=augmented)
     whole = list(shown.epoch(1))
-    monkeypatch.setattr(batches_module, "CHUNK_BYTES", piece)
-    pieces = list(shown._pieces())
-    assert len(pieces) == {1: 5, 16 * 16: 3, 16 * 24: 2}[piece]
+    monkeypatch.setattr(batches_module, "CHUNK_BYTES", chunk_bytes)
+    chunks = list(shown._chunks())
+    assert len(chunks) == {1: 5, 16 * 16: 3, 16 * 24: 2}[chunk_bytes]
     cut = list(shown.epoch(1))
     assert len(whole) == len(cut) == 5
     for one, other in zip(whole, cut, strict=True):

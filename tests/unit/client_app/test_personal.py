@@ -135,7 +135,7 @@ def test_any_name_has_a_folder_that_can_be_made(tmp_path: Path, client: str) -> 
 
 def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ClientError, match="own model cannot be saved"):
+    with pytest.raises(ClientError, match="personal model cannot be saved"):
         PersonalStore(tmp_path / "file" / "below", LAYOUT, span=10).save(kept(1))
 
 

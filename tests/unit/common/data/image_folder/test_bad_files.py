@@ -96,7 +96,7 @@ def test_a_pipe_among_the_pictures_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 4
     assert len(data) == 10
     assert dict(data.skipped) == dict.fromkeys(
-        ("train/cat/pipe.jpg", "train/cat/endless.jpg"), "not a plain file"
+        ("train/cat/pipe.jpg", "train/cat/endless.jpg"), "not a regular file"
     )
 
 

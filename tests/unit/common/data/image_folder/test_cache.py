@@ -112,7 +112,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing_that_is_used_later(
 ) -> None:
     """The first file of the cache cannot grow beyond `most` bytes; it needs 122,880 and a bit."""
     told = loaded(data, most, temporary=temporary)
-    assert "there is no place for the decoded pictures" in told
+    assert "there is no place for the decoded images" in told
     assert homes(data) == [".lock"]
     assert loaded(data, temporary=temporary) == "loaded 10\n"
 

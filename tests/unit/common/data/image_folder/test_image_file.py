@@ -176,7 +176,7 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path, read_it: Callable[[Path], obj
     begin = time.monotonic()
     with (
         pipe(tmp_path / "a.jpg"),
-        pytest.raises(UnusableImageError, match="not a plain file"),
+        pytest.raises(UnusableImageError, match="not a regular file"),
     ):
         read_it(tmp_path / "a.jpg")
     assert time.monotonic() - begin < 4

@@ -178,7 +178,7 @@ def test_a_temporary_folder_of_somebody_else_is_not_trusted(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     load_folder(tmp_path / "data")
     os.chown(tmp_path / f"fedkeel-{os.getuid()}", 12345, 12345)
-    with pytest.raises(DataError, match="belongs to somebody else"):
+    with pytest.raises(DataError, match="belongs to another user"):
         load_folder(tmp_path / "data")
 
 

@@ -128,7 +128,7 @@ def test_a_part_without_train_is_not_taken_for_a_class(tmp_path: Path, name: str
     picture(tmp_path / name / "cat" / "1.png")
     picture(tmp_path / "other" / "1.png")
     for classes in (None, PETS):
-        assert f'"{name}", but none that is called "train"' in refusal(tmp_path, classes)
+        assert f'"{name}", but no folder "train"' in refusal(tmp_path, classes)
 
 
 def test_pictures_outside_of_class_folders_are_told_when_there_are_no_others(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from common.data.sources import download
 from common.data.sources.download import RemoteFile, fetch, md5_of
 from common.errors import DataError
 
@@ -154,3 +155,15 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match="cannot write"):
         fetch([RemoteFile("a.bin", "http://127.0.0.1:9/a.bin", MD5)], tmp_path / "file" / "data")
+
+
+def test_a_file_above_the_size_limit_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "MAX_BYTES", len(CONTENT) - 1)
+    with (
+        server(CONTENT) as (url, _),
+        pytest.raises(DataError, match=r"cannot download .*a\.bin \(more than 1 MB\)"),
+    ):
+        fetch([RemoteFile("a.bin", f"{url}/a.bin", MD5)], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".fedkeel-download.lock"]
