@@ -62,7 +62,6 @@ TOO_LONG = {  # to be emptied: files by their path, classes and functions by the
     "common/config.py",
     "deploy/cli/main.py",
     "deploy/federation/pki.py",
-    "deploy/report/figures/style.py",
     "RunDir",
     "_conformal_of",
     "exchange",
@@ -75,13 +74,13 @@ SHARED_MODULE_NAMES = {
     "app",  # Flower's convention: server_app.app and client_app.app
     "base",  # the abstract class of its package
     # to be emptied
-    *("partition", "progress", "replies", "runs", "sets", "theorem"),
+    *("partition", "progress", "replies", "theorem"),
 }
 STRATEGIES = "server_app/strategies.py"
 SHARED_CLASS_NAMES = {  # to be emptied
-    *("Answer", "Column", "Order", "Picture", "Standing", "Tally", "Terms", "Watcher"),
+    *("Answer", "Order", "Standing", "Tally", "Terms"),
 }
-CIRCLES = [{"deploy.report", "deploy.sweep"}]  # to be emptied
+CIRCLES: list[set[str]] = []  # to be emptied
 
 
 def module_of(name: str) -> str:

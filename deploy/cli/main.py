@@ -295,12 +295,12 @@ def watch(
 ) -> None:
     """Serve the report on this machine while runs go on, or before they begin."""
     from deploy.report.html.page import render
-    from deploy.report.live_server import LOOK_SECONDS, Watcher, serving
+    from deploy.report.live_server import LOOK_SECONDS, RunWatcher, serving
     from deploy.report.tensorboard_log import TensorBoardLog
 
     events = TensorBoardLog(tensorboard) if tensorboard else None
     targets = read_targets(target)
-    watcher = Watcher(
+    watcher = RunWatcher(
         places,
         lambda runs, left_out: render(runs, left_out=left_out, targets=targets, live=True),
         events,

@@ -1,4 +1,4 @@
-"""What lies in runs beside accuracies: diagnostics of rounds, prediction sets, the split."""
+"""Read diagnostics from records. A value of the wrong type counts as missing."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -15,41 +15,41 @@ LARGEST = float_info.max
 
 
 def diagnosed(run: RunData, part: str) -> list[tuple[int, Found]]:
-    """Return (round, diagnostics) of the rounds whose diagnostics have this part."""
+    """Return (round, diagnostics) of the rounds that have this part."""
     return [(r.round, r.diagnostics) for r in run.records if table_in(r.diagnostics, part)]
 
 
 def at(found: object, *keys: str) -> Any:
-    """Return what lies at this place of free JSON values, None where there is no such place."""
+    """Return the JSON value under these keys, None if there is none."""
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
 
 
 def table_in(found: object, *keys: str) -> Mapping[str, Any]:
-    """Return the table at this place; an empty one where there is none."""
+    """Return the object under these keys, {} if there is none."""
     value = at(found, *keys)
     return value if isinstance(value, Mapping) else {}
 
 
 def numbers_in(found: object, *keys: str) -> dict[str, float | None]:
-    """Return the numbers of the table at this place; None for what is none."""
+    """Return the values of the object under these keys. None replaces a value that is no number."""
     return {name: _number(value) for name, value in table_in(found, *keys).items()}
 
 
 def number_in(found: object, *keys: str) -> float | None:
-    """Return the number at this place, None where there is none."""
+    """Return the number under these keys, None if there is none."""
     return _number(at(found, *keys))
 
 
 def last_diagnosed(family: Family, part: str) -> list[Found]:
-    """Return the last diagnostics that have this part, of each seed that has any."""
+    """Return the last diagnostics with this part, for each seed that has any."""
     found = [diagnosed(run, part) for run in family.runs if not family.personal]
     return [rounds[-1][1] for rounds in found if rounds]
 
 
 def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, SeedSummary]]:
-    """Return the number at this place of a part by round, its mean and range over the seeds."""
+    """Return (round, mean and range over seeds) of a number in a part of the diagnostics."""
     tables = [
         {number: number_in(found, part, *keys) for number, found in diagnosed(run, part)}
         for run in family.runs
@@ -59,7 +59,7 @@ def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, SeedSu
 
 
 def mean_over_rounds(family: Family, part: str, *keys: str) -> SeedSummary | None:
-    """Return the mean over the diagnosed rounds of each seed, its mean and range over the seeds."""
+    """Return the mean over the diagnosed rounds, as mean and range over the seeds."""
     means = []
     for run in family.runs if not family.personal else ():
         found = (number_in(each, part, *keys) for _, each in diagnosed(run, part))
@@ -69,7 +69,7 @@ def mean_over_rounds(family: Family, part: str, *keys: str) -> SeedSummary | Non
 
 
 def of_rounds(family: Family, key: str) -> list[tuple[int, SeedSummary]]:
-    """Return a number of the method's own reports by round, its mean and range over the seeds."""
+    """Return (round, mean and range over seeds) of a number reported by the method."""
     tables = [
         {r.round: _number(r.method.get(key)) for r in run.records}
         for run in family.runs
@@ -85,13 +85,13 @@ def _by_round(tables: list[dict[int, float | None]]) -> list[tuple[int, SeedSumm
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, int | float) and -LARGEST <= value <= LARGEST:  # which no NaN is
+    if isinstance(value, int | float) and -LARGEST <= value <= LARGEST:  # false for NaN
         return float(value)
     return None
 
 
 def step_cosines(family: Family) -> list[tuple[int, float]]:
-    """Return (round, cosine of the step with a client's update) of all clients and seeds."""
+    """Return (round, cosine of the step with an update) of all clients and seeds."""
     if family.personal:
         return []
     return [
@@ -104,6 +104,6 @@ def step_cosines(family: Family) -> list[tuple[int, float]]:
 
 
 def partition_of(study: Study) -> ClassCounts | None:
-    """Return who holds which classes in the first run that noted it."""
+    """Return the class counts of the clients, from the first run that has them."""
     found = (read_class_counts(run.path) for run in study.runs if run.path)
     return next((one for one in found if one), None)

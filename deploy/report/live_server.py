@@ -1,4 +1,4 @@
-"""`fedkeel watch`: the report of runs, served on this machine alone while they go on."""
+"""`fedkeel watch`: serve the report of runs on the loopback address and keep it up to date."""
 
 import hashlib
 import json
@@ -23,31 +23,31 @@ from deploy.report.tensorboard_log import TensorBoardLog
 
 LOOPBACK = "127.0.0.1"
 LOOK_SECONDS = 1.0
-SHARE = 0.25  # of the time that may be spent on drawing: the runs need the cores
+SHARE = 0.25  # largest share of the time for drawing, because the runs need the cores
 MARKS = (RECORDS, OUTCOME, CONFIG_FILE, PARTITION, CONFORMAL)
 
 Render = Callable[[Sequence[RunData], Mapping[str, str]], str]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A page and what it stands for."""
+class ServedPage:
+    """A page, and the version of the files that it shows."""
 
     version: str
     html: str
 
 
-class Watcher:
-    """Keeps the page of what lies below some folders up to date.
+class RunWatcher:
+    """Keeps the page of the runs below some directories up to date.
 
     Args:
-        places: folders of runs, or that hold runs, now or later.
-        render: makes a page of the runs, and of why others are left out, by folder.
-        events: event files to keep up to date as well.
+        places: run directories, or directories that will contain some.
+        render: returns the page for runs, and for error messages by run directory.
+        events: TensorBoard files to keep up to date as well.
 
     Attributes:
         shown: the newest page.
-        error: what ended the following of the runs, if something did.
+        error: the exception that ended the updates, if any.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Watcher:
     ) -> None:
         self.places = list(places)
         self._render, self._events = render, events
-        self.shown = Shown("", render([], {}))  # what is there is read once somebody can look
+        self.shown = ServedPage("", render([], {}))  # runs are read once the server is up
         self.error: Exception | None = None
 
     def look(self) -> bool:
-        """Draw the page anew if a file has changed; says whether it did.
+        """Draw the page again if a file has changed. Return whether it did.
 
-        A place without any run yet shows nothing; while folders come and go, the page stays.
+        If a directory disappears during the call, the page stays as it is.
         """
         try:
             states = self._states()
@@ -72,10 +72,10 @@ class Watcher:
             read = {*(str(run.path) for run in runs), *left_out}
             listed = {str(path.parent.resolve()) for path, *_ in states if path.name == RECORDS}
             if read != listed or self._states() != states:
-                version += "~"  # it changed meanwhile: the next look draws again
-        except OSError:  # what was listed is gone; the next look sees what has become of it
+                version += "~"  # a file changed meanwhile, so the next call draws again
+        except OSError:  # a listed file is gone, so the next call tries again
             return False
-        self.shown = Shown(version, self._render(runs, left_out))
+        self.shown = ServedPage(version, self._render(runs, left_out))
         if self._events:
             names = [name_below(self.places, run.path) for run in runs if run.path]
             self._events.write(runs, names)
@@ -85,14 +85,14 @@ class Watcher:
         runs: dict[Path | None, RunData] = {}
         left_out: dict[str, str] = {}
         for place in self.places:
-            with suppress(ConfigError):  # it has none yet
+            with suppress(ConfigError):  # no run yet
                 found, broken = discover([place])
                 runs |= {run.path: run for run in found}
                 left_out |= broken
         return list(runs.values()), left_out
 
     def now(self) -> list[str]:
-        """Say of each run that is going on what it is doing at this moment."""
+        """Return the current status of each run that is not finished, one line per run."""
         lines: list[str] = []
         try:
             folders = self._folders()
@@ -112,7 +112,7 @@ class Watcher:
         return [folder for place in self.places for folder in folders_with(place, MARKS)]
 
     def _states(self) -> list[tuple[Path, int, int]]:
-        """What the page is made of: files, when they were changed, and their sizes."""
+        """Return the path, modification time and size of each file that the page shows."""
         return [
             (path, path.stat().st_mtime_ns, path.stat().st_size)
             for folder in self._folders()
@@ -127,15 +127,15 @@ def _digest(states: Sequence[tuple[Path, int, int]]) -> str:
 
 
 @contextmanager
-def serving(watcher: Watcher, port: int) -> Iterator[str]:
-    """Serve the watcher's page on the loopback address, and keep it up to date; yields its URL.
+def serving(watcher: RunWatcher, port: int) -> Iterator[str]:
+    """Serve the page on the loopback address and keep it up to date. Yield its URL.
 
     Args:
-        watcher: what to show.
+        watcher: provides the page.
         port: 0 chooses a free one.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port is not available.
     """
     try:
         server = ThreadingHTTPServer((LOOPBACK, port), _handler(watcher))
@@ -151,7 +151,7 @@ def serving(watcher: Watcher, port: int) -> Iterator[str]:
             begin = time.monotonic()
             try:
                 drawn = watcher.look()
-            except Exception as error:  # told by whoever waits for the end
+            except Exception as error:  # the command raises it
                 watcher.error = error
                 return
             took = time.monotonic() - begin
@@ -170,13 +170,13 @@ def serving(watcher: Watcher, port: int) -> Iterator[str]:
             thread.join()
 
 
-def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
+def _handler(watcher: RunWatcher) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert isinstance(self.server, ThreadingHTTPServer)
             port = self.server.server_port
             if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
-                # another site's name that was made to point here must not read the page
+                # protects against DNS rebinding: another site's name that resolves to this machine
                 self._answer(HTTPStatus.FORBIDDEN, "text/plain", "only for this machine\n")
             elif self.path == "/":
                 self._answer(HTTPStatus.OK, "text/html", watcher.shown.html)
@@ -196,6 +196,6 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Say nothing of each request."""
+            """Do not log requests."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""What `fedkeel report` leaves behind: the page, its numbers, and the figures as files."""
+"""Write the files of `fedkeel report`: the page, its numbers, and the figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,28 +21,27 @@ def write_report(
     targets: Targets | None = None,
     events: TensorBoardLog | None = None,
 ) -> tuple[list[Path], dict[str, str]]:
-    """Write the report of the runs in these folders and below them.
+    """Write the report of the runs in and below these directories.
 
     Args:
-        places: folders of runs, or that hold some.
-        out: the page; the same name with .json gets its numbers.
-        figures: folder for the figures as PNG and SVG, made if needed; None for none.
-        title: of the page; empty for the usual one.
-        targets: the accuracy to be reached, by data set; "" stands for all others.
-        events: event files to write as well; they are ended.
+        places: run directories, or directories that contain some.
+        out: the page. Its numbers go to the same name with .json.
+        figures: directory for the figures as PNG and SVG, created if needed. None writes none.
+        title: of the page, "" for the default.
+        targets: the accuracy to reach, by data set. "" stands for all other data sets.
+        events: TensorBoard files to write as well. They are closed.
 
     Returns:
-        The files written, and the folders of runs that could not be read with the reason.
+        The written files, and the error message of each run directory that cannot be read.
 
     Raises:
-        ConfigError: there is no such folder, or no run in it that can be read; the page or the
-            figures cannot be where they are wanted.
+        ConfigError: there is no readable run, or the page or the figures cannot be written there.
     """
     _refuse_wrong_places(out, figures)
     runs, left_out = discover(places)
     if not runs:
-        told = "\n  ".join(left_out.values())
-        raise ConfigError(f"no run can be read:\n  {told}")
+        reasons = "\n  ".join(left_out.values())
+        raise ConfigError(f"no run can be read:\n  {reasons}")
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as file:
         page = render(runs, title=title or TITLE, left_out=left_out, targets=targets)

@@ -19,11 +19,11 @@ from deploy.report.run_groups import Family, Study, Targets, group_runs
 def numbers_of(
     runs: Sequence[RunData], left_out: Mapping[str, str], targets: Targets | None = None
 ) -> dict[str, Any]:
-    """Return what a report shows.
+    """Return all numbers of a report.
 
     Args:
-        runs: as `discover` finds them.
-        left_out: folders of runs that could not be read, and why.
+        runs: as returned by `discover`.
+        left_out: why a run could not be read, by its directory.
         targets: see `studies`.
     """
     found = [_guarded(study) for study in group_runs(runs, targets)]
@@ -36,14 +36,14 @@ def write_numbers(
     left_out: Mapping[str, str],
     targets: Targets | None = None,
 ) -> None:
-    """Write them in one piece or not at all."""
+    """Write the numbers to a JSON file, atomically."""
     text = json.dumps(numbers_of(runs, left_out, targets), allow_nan=False, indent=1) + "\n"
     with atomic_write(path) as file:
         file.write(text.encode())
 
 
 def _guarded(study: Study) -> dict[str, Any]:
-    """A study's numbers, or its runs and why it has none."""
+    """Return the numbers of a study, or its runs and the error message."""
     folders = [str(run.path or run.label) for run in study.runs]
     return with_fallback(
         f"{study.title or 'The study'} in numbers",
@@ -77,7 +77,7 @@ def _study(study: Study) -> dict[str, Any]:
 
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON says them; what it cannot say, as a date, as text."""
+    """Return settings as JSON values. Other types, such as dates, become text."""
     return dict(json.loads(json.dumps(dict(settings), default=str)))
 
 

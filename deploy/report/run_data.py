@@ -1,4 +1,4 @@
-"""The runs that a table, a plot or a report is about, as they lie on disk."""
+"""Read runs from their run directories."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,21 @@ from common.runs.client_scores import Evaluation
 from common.runs.json_file import RecordError
 from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_records
 
-ALWAYS_WRITTEN = frozenset(  # by every version
+ALWAYS_WRITTEN = frozenset(  # every version writes these keys
     ("method", "model", "clients", "seed", "rounds", "participation", "data.name")
 )
+QUICK = "quick"  # the directory of a quick sweep ends in -quick
 
 
 @dataclass(frozen=True)
 class RunData:
-    """One run under the name that stands for it in tables and plots.
+    """The records and the config of one run.
 
     Attributes:
-        label: the name.
-        records: a record for each of its rounds.
-        config: its run config with dotted keys, defaults filled in; empty if it is not known.
-        path: its folder, where it has one.
+        label: its name in tables and figures.
+        records: one per round.
+        config: the run config with dotted keys and defaults, {} if it is unknown.
+        path: the run directory, if there is one.
     """
 
     label: str
@@ -36,7 +37,7 @@ class RunData:
 
     @property
     def personal(self) -> "RunData | None":
-        """The same run as seen by the clients' own models, where they have some."""
+        """The same run with the evaluations of the clients' own models, None without any."""
         own = {r.round: r.evaluation.personal for r in self.records if r.evaluation}
         if not any(own.values()):
             return None
@@ -45,29 +46,29 @@ class RunData:
 
     @property
     def seed(self) -> int | None:
-        """The seed of its draws, if the config is known."""
+        """The seed, None if the config is unknown."""
         return self.config.get("seed")
 
     @property
     def rounds(self) -> int:
-        """The rounds it has done."""
+        """The number of the last round."""
         return self.records[-1].round if self.records else 0
 
     @property
     def evaluated(self) -> list[tuple[int, Fairness]]:
-        """(round, fairness) of every round whose evaluation reached somebody."""
+        """(round, fairness) of every round in which at least one client was evaluated."""
         pairs = [(r.round, r.evaluation.fairness) for r in self.records if r.evaluation]
         return [(number, fairness) for number, fairness in pairs if fairness]
 
     @property
     def last_evaluation(self) -> tuple[int, Evaluation] | None:
-        """The round and evaluation that the report is about, None if nothing was evaluated."""
+        """The last round with a result and its evaluation, None if nothing was evaluated."""
         found = [(r.round, r.evaluation) for r in self.records if r.evaluation]
         return next(((n, e) for n, e in reversed(found) if e.fairness), None)
 
     @property
     def accuracies(self) -> dict[str, float]:
-        """Each client's accuracy at the last evaluation; clients without a result are absent."""
+        """The accuracy of each client with a result in the last evaluation."""
         return self.last_evaluation[1].accuracies if self.last_evaluation else {}
 
     @property
@@ -77,17 +78,17 @@ class RunData:
 
 
 def load_runs(run_dirs: Mapping[str, Path]) -> list[RunData]:
-    """Read the runs by label, in the order given; the clients' own models count as a run more.
+    """Read the runs by label, in the given order. The clients' own models count as another run.
 
     Raises:
-        RecordError: a run's records are broken.
+        RecordError: the records of a run are broken.
     """
     runs = [read_run(path, label) for label, path in run_dirs.items()]
     return [each for run in runs for each in (run, run.personal) if each]
 
 
 def read_run(path: Path, label: str = "") -> RunData:
-    """Read the run in a folder, whatever it has done so far.
+    """Read the run of a run directory, finished or not.
 
     Raises:
         RecordError: its records are broken.
@@ -96,10 +97,10 @@ def read_run(path: Path, label: str = "") -> RunData:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the run config that lies in a run's folder, flat; empty if it is not known.
+    """Return the run config of a run directory with dotted keys, {} if it is unknown.
 
-    What an older version did not write has its default. A file that is torn, or says what no run
-    can have, says nothing: with defaults it would pass for another run.
+    Keys that an older version did not write get their default. A damaged or invalid file gives
+    {}, because defaults would make it look like another run.
     """
     defaults = RunConfig().to_flat()
     try:
@@ -113,13 +114,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def discover(places: Sequence[Path]) -> tuple[list[RunData], dict[str, str]]:
-    """Read every run in these folders and below them, once each, in the order of their paths.
+    """Read every run in and below these directories once, in the order of the paths.
 
     Returns:
-        The runs, and the folders of those whose records are broken, with the reason.
+        The runs, and the error message of each run directory whose records are broken.
 
     Raises:
-        ConfigError: there is no such folder, or no run in it.
+        ConfigError: a directory does not exist or contains no run.
     """
     runs, broken = [], {}
     for path in _found(places):
@@ -135,27 +136,27 @@ def _found(places: Sequence[Path]) -> list[Path]:
     for place in places:
         inside = folders_with(place, [RECORDS])
         if not inside:
-            what = "there is no run in" if place.is_dir() else "there is no folder"
+            problem = "there is no run in" if place.is_dir() else "there is no folder"
             raise ConfigError(
-                f"{what} {place}; expected the folder of a run (it holds {RECORDS}), or one that "
-                "holds such folders"
+                f"{problem} {place}; expected the folder of a run (it holds {RECORDS}), or "
+                "one that holds such folders"
             )
         found |= dict.fromkeys(folder.resolve() for folder in inside)
     return list(found)
 
 
 def folders_with(place: Path, marks: Sequence[str]) -> list[Path]:
-    """Return the folders at and below a place that hold one of these files, in order."""
+    """Return the directories in and below `place` that contain one of these files, sorted."""
     inside = {mark.parent for name in marks for mark in place.rglob(name)}
     return sorted(
         folder
-        for folder in inside  # the name of a run has no dot at its head; what is put aside has
+        for folder in inside  # a leading dot marks a run that was moved aside
         if not any(part.startswith(".") for part in folder.relative_to(place).parts)
     )
 
 
 def name_below(places: Sequence[Path], folder: Path) -> str:
-    """Return a run's name by its place: its path below the folder that was asked for."""
+    """Return the name of a run: its path relative to the given directory."""
     here = folder.resolve()
     for place in (place.resolve() for place in places):
         if here.is_relative_to(place):

@@ -1,7 +1,7 @@
-"""Runs put in order: what was repeated with other seeds, and what may be compared.
+"""Group runs into studies and families.
 
-A study is one task: data and their split, model, clients, participation. Its families differ in
-the method and in how it was trained; the runs of a family differ in the seed alone.
+A study has one task: data and their split, model, clients, participation. Its families differ in
+the method and its settings. The runs of a family differ only in the seed.
 """
 
 import json
@@ -18,22 +18,22 @@ from deploy.config_input import described
 from deploy.report.run_data import RunData
 
 Targets = Mapping[str, float]
-UNKNOWN = "settings not known"  # the title of such runs beside others
-TASK = ("model", "clients", "participation")  # and all of data.*
-REPEATED = {"seed", *NOT_IN_RESULTS} - {"rounds"}  # differ between runs that are alike
+UNKNOWN = "settings not known"  # title of runs without a config
+TASK = ("model", "clients", "participation")  # and all data.* keys
+REPEATED = {"seed", *NOT_IN_RESULTS} - {"rounds"}  # may differ between runs of one family
 
 
 @dataclass(frozen=True)
 class Family:
-    """Runs that differ in the seed alone.
+    """Runs that differ only in the seed.
 
     Attributes:
-        label: the method and what tells it from its relatives.
-        method: its name, "" if it is not known.
-        settings: what the results depend on beside the seed, with dotted keys.
-        varied: those of the settings that differ between the families of the method.
-        runs: one for each seed, in the order of the seeds.
-        personal: whether it is about the clients' own models.
+        label: the method and its varied settings.
+        method: its name, "" if unknown.
+        settings: the settings that determine the results, without the seed, with dotted keys.
+        varied: the settings that differ between the families of the method.
+        runs: one per seed, in the order of the seeds.
+        personal: whether the results are those of the clients' own models.
     """
 
     label: str
@@ -45,7 +45,7 @@ class Family:
 
     @property
     def by_seed(self) -> dict[int | None, RunData]:
-        """The runs that were evaluated, by seed."""
+        """The evaluated runs, by seed."""
         return {run.seed: run for run in self.runs if run.curve}
 
 
@@ -55,9 +55,10 @@ class Study:
 
     Attributes:
         title: the task in words.
-        task: the settings that make it.
+        task: the settings of the task.
         families: at least one, in the order of their first runs.
-        target: an accuracy to be reached, in [0, 1]; None is where the reference ends.
+        target: the accuracy to reach, in [0, 1]. None stands for the final accuracy of the
+            reference.
     """
 
     title: str
@@ -71,10 +72,10 @@ class Study:
         return [run for family in self.families for run in family.runs]
 
     def along(self, key: str) -> dict[Any, Family]:
-        """Return the families that differ in this setting alone, by its value, in its order.
+        """Return the families that differ only in this setting, by value, in ascending order.
 
-        A value that is neither a number nor text, as a list, stands as text.
-        Where other settings vary too, the largest such group is meant; empty for fewer than two.
+        A value that is neither a number nor a string is converted to text. If other settings
+        vary too, return the largest group. Return {} for fewer than two families.
         """
         groups: dict[str, dict[Any, Family]] = {}
         for family in self.families:
@@ -86,14 +87,13 @@ class Study:
 
 
 def group_runs(runs: Sequence[RunData], targets: Targets | None = None) -> list[Study]:
-    """Put runs in order; the clients' own models make families more.
+    """Group runs by task and settings. The clients' own models form families of their own.
 
-    A run that is there twice (same settings and seed) counts once, with its longest records; of
-    equal ones, with what tells most.
+    Of several runs with the same settings and seed, only the one with the most results counts.
 
     Args:
-        runs: as `discover` finds them.
-        targets: the accuracy to be reached, by data set; "" stands for all others.
+        runs: as returned by `discover`.
+        targets: the accuracy to reach, by data set. "" stands for all other data sets.
     """
     wanted = targets or {}
     tasks = _groups(runs, lambda run: _task(run.config))
@@ -105,7 +105,7 @@ def group_runs(runs: Sequence[RunData], targets: Targets | None = None) -> list[
 
 
 def _data(task: Mapping[str, Any]) -> str:
-    """The data set's name as one would type it: a folder's is its own, not its path."""
+    """Return the name of the data set. For an image folder, it is the last part of the path."""
     return str(task.get("data.name", "")).removeprefix(FOLDER).rpartition("/")[2]
 
 
@@ -119,7 +119,9 @@ def _families(runs: Sequence[RunData]) -> tuple[Family, ...]:
         varied = {key: settings.get(key) for key in _differing(rivals)} if method else {}
         label = " ".join([method, *(said(key, value) for key, value in varied.items())]).strip()
         label = label or members[0].label
-        by_seed = {run.seed: replace(run, label=label) for run in sorted(members, key=_told)}
+        by_seed = {
+            run.seed: replace(run, label=label) for run in sorted(members, key=_result_count)
+        }
         ordered = tuple(by_seed[seed] for seed in sorted(by_seed, key=lambda seed: seed or 0))
         families.append(Family(label, method, settings, varied, ordered))
         personal = tuple(run.personal for run in ordered if run.personal)
@@ -130,8 +132,8 @@ def _families(runs: Sequence[RunData]) -> tuple[Family, ...]:
     return tuple(families)
 
 
-def _told(run: RunData) -> tuple[int, int, int, bool]:
-    """How much a run tells, most first: rounds, evaluations, diagnosed rounds, prediction sets."""
+def _result_count(run: RunData) -> tuple[int, int, int, bool]:
+    """Return a sort key: rounds, evaluations, diagnosed rounds, prediction sets."""
     diagnosed = sum(bool(record.diagnostics) for record in run.records)
     sets = run.path is not None and (run.path / CONFORMAL).exists()
     return run.rounds, len(run.evaluated), diagnosed, sets
@@ -146,7 +148,7 @@ def _task(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What results depend on beside the task and the seed, of the method in use alone."""
+    """Return the settings that determine the results, without task, seed and other methods."""
     others = {name for name in METHODS if name != config.get("method")}
     return {
         key: value
@@ -166,20 +168,20 @@ def _groups(
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that not all tables have with the same value."""
+    """Return the keys whose values differ between the tables."""
     keys = dict.fromkeys(key for table in tables for key in table)
     return [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
 
 
 def said(key: str, value: Any) -> str:
-    """Return a setting as a label tells it, without the method in front of the key."""
+    """Return a setting as "key=value", without the method in front of the key."""
     group, _, name = key.rpartition(".")
     shown = f"{value:g}" if isinstance(value, float) else str(value).lower()
     return f"{name if group in METHODS else key}={shown}"
 
 
 def _titles(tasks: Sequence[tuple[dict[str, Any], list[RunData]]]) -> list[str]:
-    """What the known tasks have in common need not be told where there is more than one."""
+    """Return the title of each task: the settings that differ between the tasks."""
     known = [(task, runs) for task, runs in tasks if task]
     keys = _differing([task for task, _ in known])
     alone = UNKNOWN if len(tasks) > 1 else ""
@@ -192,10 +194,10 @@ def _titles(tasks: Sequence[tuple[dict[str, Any], list[RunData]]]) -> list[str]:
 
 
 def in_words(config: Mapping[str, Any]) -> str:
-    """Return the task of a config in words, "" if it is not known."""
+    """Return the task of a config in words, "" if it is unknown."""
     try:
         return described(parse(config)) if config else ""
-    except FedError:  # of another version
+    except FedError:  # the config of another version
         return ""
 
 

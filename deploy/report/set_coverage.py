@@ -1,4 +1,4 @@
-"""Prediction sets of a family: what they cover and how large they are, over its seeds."""
+"""Coverage and size of the prediction sets of a family, over its seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from deploy.report.run_groups import Family
 
 @dataclass(frozen=True)
 class SetCoverage:
-    """The sets of one score at one level; mean and range over the seeds.
+    """Coverage and size of the sets of one score at one level, as mean and range over seeds.
 
     Attributes:
         miscoverage: the level.
-        coverage: share of the sets that hold the true label.
-        size: labels in a set, on average over the samples.
+        coverage: share of the sets that contain the true label.
+        size: mean number of labels in a set.
     """
 
     miscoverage: float
@@ -26,7 +26,7 @@ class SetCoverage:
 
 
 def conformal_by_seed(family: Family) -> dict[int | None, ConformalResults]:
-    """Return what each seed that made prediction sets says of them."""
+    """Return the prediction sets of each seed that has some."""
     found = {}
     for run in family.runs if not family.personal else ():
         try:
@@ -39,7 +39,7 @@ def conformal_by_seed(family: Family) -> dict[int | None, ConformalResults]:
 
 
 def curve_of(found: Sequence[ConformalResults], score: str) -> list[SetCoverage]:
-    """Return the sets of a score at the levels that all seeds measured, from strict to loose."""
+    """Return the sets of a score at the levels that all seeds measured, in ascending order."""
     tables = [
         {one.miscoverage: one for one in sets.scores.get(score, ()) if one.coverage is not None}
         for sets in found
@@ -50,7 +50,7 @@ def curve_of(found: Sequence[ConformalResults], score: str) -> list[SetCoverage]
 
 
 def chosen(found: Sequence[ConformalResults], score: str) -> SetCoverage | None:
-    """Return the sets at the configured level, if all seeds have the same."""
+    """Return the sets at the configured level, None if the levels of the seeds differ."""
     wanted = {sets.miscoverage for sets in found}
     if len(wanted) != 1:
         return None
@@ -59,12 +59,12 @@ def chosen(found: Sequence[ConformalResults], score: str) -> SetCoverage | None:
 
 
 def first_choice(found: Sequence[ConformalResults]) -> SeedSummary | None:
-    """Return how often the likeliest label alone is right."""
+    """Return the top-1 accuracy."""
     return summarise_seeds(sets.accuracy for sets in found)
 
 
 def numbers_of(family: Family) -> dict[str, Any] | None:
-    """Return the sets at the configured level as plain values, by score; None without any."""
+    """Return the sets at the configured level as JSON values by score, None without any."""
     found = list(conformal_by_seed(family).values())
     rows = {score: chosen(found, score) for score in (found[0].scores if found else ())}
     return {score: row and _plain(row) for score, row in rows.items()} or None

@@ -1,4 +1,4 @@
-"""TensorBoard event files of runs, for those who look at their runs there."""
+"""Write the metrics of runs as TensorBoard event files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -11,31 +11,33 @@ from deploy.report.run_data import RunData
 
 
 class TensorBoardLog:
-    """Event files that follow runs while they go on, a folder below `place` for each run.
+    """Event files that are updated while runs go on, in one directory below `place` per run.
 
-    A folder that has event files already goes on from round 1 in a new file, which TensorBoard
-    shows in place of the older ones.
+    If a directory already has event files, a new file starts at round 1. TensorBoard shows it
+    instead of the older ones.
     """
 
     def __init__(self, place: Path) -> None:
-        """Begin below this folder.
+        """Create the directory.
 
         Raises:
-            ConfigError: the package `tensorboard` is not installed, or there can be no folder.
+            ConfigError: `tensorboard` is not installed, or the directory cannot be created.
         """
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ConfigError("event files need a package more: pip install tensorboard") from error
+            raise ConfigError(
+                "TensorBoard files need one more package: pip install tensorboard"
+            ) from error
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"event files cannot be written to {place}: {error}") from error
+            raise ConfigError(f"TensorBoard files cannot be written to {place}: {error}") from error
         self.place, self._open = place, SummaryWriter
         self._files: dict[str, tuple[SummaryWriter, int]] = {}
 
     def write(self, runs: Sequence[RunData], names: Sequence[str]) -> None:
-        """Add the rounds that are new since the last call.
+        """Add the new rounds since the last call.
 
         Args:
             runs: the runs.
@@ -45,7 +47,7 @@ class TensorBoardLog:
             if name not in self._files:
                 self._files[name] = (self._open(str(self.place / name), purge_step=0), 0)
             file, done = self._files[name]
-            if run.rounds < done:  # it was started over, or went back to a checkpoint
+            if run.rounds < done:  # the run was restarted or resumed from a checkpoint
                 file.close()
                 file, done = self._open(str(self.place / name), purge_step=0), 0
             for record in run.records:
@@ -56,13 +58,13 @@ class TensorBoardLog:
             self._files[name] = (file, run.rounds)
 
     def close(self) -> None:
-        """End the files."""
+        """Close the files."""
         for file, _ in self._files.values():
             file.close()
 
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a round under their tags; what is undefined has none."""
+    """Yield (tag, number) of a round. Undefined numbers are left out."""
     yield "train/lr", record.lr
     if record.train_loss is not None:
         yield "train/loss", record.train_loss

@@ -27,10 +27,10 @@ from typing import Any
 from common.config import Flat, flatten, nested
 from common.errors import did_you_mean
 from deploy.config_input import read_file, read_pair
+from deploy.report.run_data import QUICK
 
 TEXTS = ("name", "about")
 TABLES = ("base", "grid", "variants")
-QUICK = "quick"
 RUNS = "runs"  # written by a sweep: the label of each run's folder
 PLACES = ("name", "out", "resume", "names")  # a sweep chooses them itself
 LONGEST_NAME = 60

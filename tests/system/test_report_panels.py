@@ -276,7 +276,7 @@ def test_opposed_clients_leave_fedavgs_step_and_at_tau_zero_a_way_between(bend: 
     shown = bend.read()
     assert shown["angles"][:2] == [330, 150]
     assert not shown["feasible"]
-    assert shown["says"] == "No direction serves everybody: FedAvg\u2019s step."
+    assert shown["says"] == "Infeasible: FedPCD takes FedAvg\u2019s step."
     assert shown["turn"] == 0
     assert_computed(shown)
     bend.tau(0)

@@ -1,4 +1,4 @@
-"""The figures of a report, each a function of a study; matplotlib is loaded when one is drawn."""
+"""The figures of a report. Each is a function of a study. matplotlib is imported when one draws."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ __all__ = ["BRIEF", "FIGURES", "FigureSpec", "drawn", "plot_runs", "write_figure
 def drawn(
     study: Study, pictures: Sequence[FigureSpec] = FIGURES
 ) -> Iterator[tuple[FigureSpec, "Figure"]]:
-    """Draw what the study has something to show for."""
+    """Yield the figures that have something to show."""
     for picture in pictures:
         figure = picture.draw(study)
         if figure is not None:
@@ -28,7 +28,7 @@ def drawn(
 
 
 def write_figures(study: Study, folder: Path, prefix: str = "") -> list[Path]:
-    """Write the study's figures as PNG and SVG with their titles and return the paths.
+    """Write the figures of a study as PNG and SVG with titles. Return the paths.
 
     A figure that cannot be drawn is logged and left out.
 
@@ -44,7 +44,7 @@ def write_figures(study: Study, folder: Path, prefix: str = "") -> list[Path]:
 
 
 def _write(study: Study, picture: FigureSpec, place: Path) -> list[Path]:
-    """Write one figure to the place with two endings; nothing if it has nothing to show."""
+    """Write one figure as .png and .svg. Return [] if it has nothing to show."""
     paths = []
     for _, figure in drawn(study, [picture]):
         titled(figure, picture.title, study.title)
@@ -56,16 +56,16 @@ def _write(study: Study, picture: FigureSpec, place: Path) -> list[Path]:
 
 
 def plot_runs(runs: Sequence[RunData], out_dir: Path, data: str = "") -> list[Path]:
-    """Draw the runs of one command, each for itself; without an evaluation nothing is written.
+    """Draw the runs of one command. Write nothing without an evaluation.
 
     Args:
         runs: one or several, each in its own colour.
-        out_dir: made if needed; an older plot of the same name is replaced.
+        out_dir: created if needed. Replaces older plots of the same name.
         data: the data set and its split in words, for the subtitle.
 
     Returns:
         The PNGs written: `accuracy.png` (mean and worst 10 % over the rounds) and `clients.png`
-        (every client's accuracy at the last evaluation, from worst to best).
+        (final accuracy of every client, from lowest to highest).
     """
     families = tuple(Family(run.label, "", {}, {}, (run,)) for run in runs)
     paths = []

@@ -1,21 +1,21 @@
-"""Accuracy over the rounds, and how soon each method gets where the reference ends."""
+"""Figures of accuracy over the rounds."""
 
 from typing import TYPE_CHECKING, Any
 
+from deploy.report.figures.canvas import (
+    accuracy_axis,
+    canvas,
+    set_heading,
+    whole_numbers,
+)
+from deploy.report.figures.legend import curve_entries, legend, legend_entry
 from deploy.report.figures.style import (
     DASHES,
     INK,
     MUTED,
     PAPER,
     Series,
-    accuracy_axis,
-    canvas,
-    headed,
-    key,
-    keys_of,
-    legend,
     series_of,
-    whole_numbers,
 )
 from deploy.report.metrics import OfFairness, curve, mean, reached, reference, worst10
 from deploy.report.run_groups import Study
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TOGETHER = 3  # families whose two curves can be told apart in one picture
+TOGETHER = 3  # families: with more, the worst 10 % get a figure of their own
 
 
 def accuracy(study: Study) -> "Figure | None":
-    """Draw mean accuracy over the rounds with its range over seeds; of few, the worst too."""
+    """Draw mean accuracy over the rounds. With few families, draw the worst 10 % as well."""
     series = series_of(study)
     if not series:
         return None
     figure, (axes,) = canvas("round", "accuracy, mean of clients")
     together = len(series) <= TOGETHER
     if together:
-        headed(axes, "accuracy on the clients' test data")
+        set_heading(axes, "accuracy on the clients' test data")
         for each in series:
             _draw_curve(axes, each, worst10, DASHES)
     for each in series:
         _draw_curve(axes, each, mean, each.style.line)
     _mark_target(axes, study, series)
     _over_rounds(axes)
-    kinds = [key("worst 10 %", INK, linewidth=1.6, linestyle=DASHES)] if together else []
-    legend(figure, [*keys_of(series), *kinds])
+    kinds = [legend_entry("worst 10 %", INK, linewidth=1.6, linestyle=DASHES)] if together else []
+    legend(figure, [*curve_entries(series), *kinds])
     return figure
 
 
 def worst(study: Study) -> "Figure | None":
-    """Draw the worst tenth over the rounds, where `accuracy` has no room for it."""
+    """Draw the worst 10 % over the rounds, unless `accuracy` shows it."""
     series = series_of(study)
     if len(series) <= TOGETHER:
         return None
@@ -56,7 +56,7 @@ def worst(study: Study) -> "Figure | None":
     for each in series:
         _draw_curve(axes, each, worst10, each.style.line)
     _over_rounds(axes)
-    legend(figure, keys_of(series))
+    legend(figure, curve_entries(series))
     return figure
 
 
@@ -83,7 +83,7 @@ def _draw_curve(axes: "Axes", series: Series, get: OfFairness, line: Any) -> Non
 
 
 def _mark_target(axes: "Axes", study: Study, series: list[Series]) -> None:
-    """Mark where the curves first meet the target, or the reference's end."""
+    """Mark where the curves first reach the target, or the final accuracy of the reference."""
     base = reference(study)
     found = reached(study)
     if not base or len(found) < 2:

@@ -1,7 +1,9 @@
-"""All kinds of figures, in the order in which a page shows them."""
+"""All figures of a report, in the order of the page."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from common.conformal.prediction_sets import SCORES
 from deploy.report.figures.accuracy_curves import accuracy, worst
@@ -17,123 +19,127 @@ from deploy.report.figures.layers import (
 from deploy.report.figures.reference_comparison import difference, target
 from deploy.report.figures.setting_effects import ablations, values
 from deploy.report.figures.step_effects import cosines, memory
-from deploy.report.figures.style import Draw
+from deploy.report.run_groups import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """One kind of figure.
+    """The texts and the drawing function of a figure.
 
     Attributes:
-        group: the heading under which a page shows it.
+        group: the heading above it in the page.
         name: of its files.
-        title: what it is.
-        caption: what to see, and by which definition.
-        draw: returns the figure, None when the study has nothing to show in it.
+        title: above the figure.
+        caption: definition, and how to read it.
+        draw: returns the figure, None if the study has nothing to show.
     """
 
     group: str
     name: str
     title: str
     caption: str
-    draw: Draw
+    draw: "Callable[[Study], Figure | None]"
 
 
-RESULTS, SETTINGS = "How well, and for whom", "What the settings do"
-ROUNDS, SETS, DATA = "Inside the rounds", "Prediction sets", "Data and traffic"
+RESULTS, SETTINGS = "Accuracy and fairness", "Effect of settings"
+ROUNDS, SETS, DATA = "Diagnostics of the rounds", "Prediction sets", "Data and traffic"
 
 FIGURES = (
     FigureSpec(
         RESULTS,
         "accuracy",
         "Accuracy over the rounds",
-        "Mean over the clients, with the range over seeds. A ring marks where a method first has "
-        "the accuracy with which the reference ends (dotted).",
+        "Mean accuracy over the clients. The band is the range over seeds. A ring marks where a "
+        "method first reaches the dotted line: the target, or the final accuracy of the reference.",
         accuracy,
     ),
     FigureSpec(
         RESULTS,
         "worst",
-        "The worst-served clients over the rounds",
-        "The mean of the ⌈N/10⌉ least accurate clients of each evaluation, with the range over "
-        "seeds.",
+        "Worst 10 % of clients over the rounds",
+        "Mean accuracy of the ⌈N/10⌉ clients with the lowest accuracy in each evaluation. The band "
+        "is the range over seeds.",
         worst,
     ),
     FigureSpec(
         RESULTS,
         "clients",
-        "How evenly the clients are served",
-        "Each step is a client of the last evaluation, from worst to best: a flat line serves all "
-        "alike, and its left end is what the worst-served get. Over seeds, the mean of each rank.",
+        "Accuracy of each client",
+        "One step per client of the last evaluation, from lowest to highest accuracy. A flat line "
+        "means that all clients have the same accuracy. With several seeds: the mean of each rank.",
         distribution,
     ),
     FigureSpec(
         RESULTS,
         "spread",
-        "Accuracy against spread",
-        "Up is more accurate, left is more even. Large: mean over seeds; small: each seed. Spread "
-        "is the standard deviation of the clients' accuracies.",
+        "Mean accuracy against spread",
+        "Up is more accurate, left is more even. Large marker: mean over seeds. Small markers: "
+        "single seeds. Spread is the standard deviation of the clients' accuracies.",
         against_spread,
     ),
     FigureSpec(
         RESULTS,
         "tenth",
-        "Accuracy against the worst tenth",
-        "Up and to the right is better for everybody. Large: mean over seeds; small: each seed.",
+        "Mean accuracy against the worst 10 %",
+        "Up and to the right is better. Large marker: mean over seeds. Small markers: single "
+        "seeds.",
         against_worst,
     ),
     FigureSpec(
         RESULTS,
         "target",
         "Rounds to target",
-        "The first evaluated round at which the mean curve has the accuracy named above the bars, "
-        "and how many times sooner than the reference that is.",
+        "First evaluated round in which the mean curve reaches the accuracy named above the bars. "
+        "In brackets: the speed-up over the reference.",
         target,
     ),
     FigureSpec(
         RESULTS,
         "difference",
         "Difference to the reference",
-        "On the same clients with the same seeds; lines are 95 % intervals of a paired bootstrap. "
-        "Filled: the interval leaves out 0.",
+        "On the same clients with the same seeds. Lines are 95 % intervals of a paired bootstrap. "
+        "A filled marker means that the interval excludes 0.",
         difference,
     ),
     FigureSpec(
         SETTINGS,
         "ablations",
-        "One part switched off",
-        "The method as a whole, then without one of its parts each; thin lines are the range over "
-        "seeds. What a part is worth is the length that is missing.",
+        "Ablation: one part switched off",
+        "The complete method, then the method without one of its parts. Thin lines are the range "
+        "over seeds. The lost length is the contribution of the part.",
         ablations,
     ),
     FigureSpec(
         SETTINGS,
         "values",
-        "What a setting does",
-        "The end of runs that differ in this setting alone; pale bars are the range over seeds, "
-        "dotted lines the reference.",
+        "Effect of one setting",
+        "Final accuracy of runs that differ only in this setting. Pale bars are the range over "
+        "seeds. Dotted lines are the reference.",
         values,
     ),
     FigureSpec(
         SETTINGS,
         "values-2",
-        "What another setting does",
-        "As beside it, for the setting with the next most values.",
+        "Effect of a second setting",
+        "Like the figure before, for the setting with the second most values.",
         partial(values, rank=1),
     ),
     FigureSpec(
         SETTINGS,
         "values-3",
-        "What a third setting does",
-        "As beside it, for the setting with the next most values.",
+        "Effect of a third setting",
+        "Like the two figures before, for the setting with the third most values.",
         partial(values, rank=2),
     ),
     FigureSpec(
         ROUNDS,
         "drift-layers",
-        "Drift diversity, layer by layer",
+        "Drift diversity by layer",
         "ξ = Σ‖Δ‖² / ‖ΣΔ‖² of the updates Δ of a round's m clients, mean over the diagnosed "
-        "rounds: further left, they agree more. Like updates give 1/m, orthogonal ones 1 (Li et "
+        "rounds. Lower means more agreement: 1/m for equal updates, 1 for orthogonal ones (Li et "
         "al., CVPR 2023).",
         drift_by_layer,
     ),
@@ -141,52 +147,52 @@ FIGURES = (
         ROUNDS,
         "drift-rounds",
         "Drift diversity over the rounds",
-        "ξ of all weights together in the diagnosed rounds, with the range over seeds; above 1 "
-        "(dotted) the updates work against each other.",
+        "ξ of all weights together in the diagnosed rounds. The band is the range over seeds. "
+        "Above 1 (dotted line), the updates work against each other.",
         drift_over_rounds,
     ),
     FigureSpec(
         ROUNDS,
         "cka",
-        "How alike the clients' layers are",
-        "Linear CKA of the layers' outputs on the same test samples after local training, mean "
-        "over pairs of clients and diagnosed rounds; 1: alike but for rotation and scale "
-        "(Kornblith et al., ICML 2019).",
+        "Similarity of the clients by layer",
+        "Linear CKA of layer outputs on the same test samples after local training. Mean over "
+        "pairs of clients and diagnosed rounds. 1: equal up to rotation and scale (Kornblith et "
+        "al., ICML 2019).",
         similarity,
     ),
     FigureSpec(
         ROUNDS,
         "cka-clients",
-        "The last layer, client by client",
+        "Similarity of each pair of clients in the last layer",
         "Linear CKA of each pair of clients in the last layer, in the last diagnosed round of the "
-        "first seed: a pale row is a client that goes its own way.",
+        "first seed. A pale row is a client that differs from the others.",
         matrices,
     ),
     FigureSpec(
         ROUNDS,
         "memory",
-        "Whom the method remembers",
-        "Clients whose last update counts in a round, and how many of them hold the step back "
-        "(active constraints). Dashed, in diagnosed rounds: how many different clients so many "
-        "draws hold on average.",
+        "Clients in FedPCD's history",
+        "Clients whose last update counts in a round, and the number of active constraints among "
+        "them. Dashed, in diagnosed rounds: the expected number of different clients for as many "
+        "draws.",
         memory,
     ),
     FigureSpec(
         ROUNDS,
         "cosines",
-        "Whom the step serves",
+        "Cosine of the step with each update",
         "A dot is a client of a diagnosed round: the cosine of the server's step with its update. "
-        "Below 0 the step undoes what the client has learnt.",
+        "Below 0, the step goes against the update of the client.",
         cosines,
     ),
     *(
         FigureSpec(
             SETS,
             f"sets-{score}",
-            f"Coverage and size of the sets: {score}",
-            "How many labels a set needs to hold the true one as often as wanted: up and to the "
-            "left is better. The diamond is the model's first choice alone, at one label. Means "
-            "over the seeds; pale: their range at the promised level.",
+            f"Coverage and size of the prediction sets: {score}",
+            "Coverage against labels in a set. Up and to the left is better. The diamond is the "
+            "top-1 accuracy of the model, at one label. Means over the seeds. Pale: the range over "
+            "seeds at the promised level.",
             partial(coverage, score=score),
         )
         for score in SCORES
@@ -194,25 +200,24 @@ FIGURES = (
     FigureSpec(
         SETS,
         "sets-clients",
-        "For whom the promise is kept",
-        "Coverage of each client at the chosen level: the promise holds for all together, not for "
-        "each client; clients with few test samples scatter. Over seeds, the "
-        "mean of each rank.",
+        "Coverage of each client",
+        "Coverage at the chosen level. The promise holds for all clients together, not for each "
+        "client. Clients with few test samples scatter. With several seeds: the mean of each rank.",
         coverage_of_clients,
     ),
     FigureSpec(
         DATA,
         "partition",
-        "Who holds which classes",
-        "The share of each class in a client's training samples: the darker, the more; of the "
-        "first seed.",
+        "Classes of each client",
+        "Share of each class in the training samples of a client, for the first seed. Darker is "
+        "more.",
         partition,
     ),
     FigureSpec(
         DATA,
         "traffic",
         "Accuracy against traffic",
-        "Megabytes (10⁶ bytes) to and from a client in a round: up and to the left is better.",
+        "Megabytes (10⁶ bytes) to and from a client in a round. Up and to the left is better.",
         traffic,
     ),
 )

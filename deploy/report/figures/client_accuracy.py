@@ -1,24 +1,24 @@
-"""How evenly the clients are served: each of them, and the methods' trade."""
+"""Figures of the accuracy of each client, and of mean accuracy against fairness."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from common.fairness import worst_count
+from deploy.report.figures.canvas import (
+    accuracy_axis,
+    canvas,
+    percent,
+    write_text,
+)
+from deploy.report.figures.legend import curve_entries, legend, point_entries
 from deploy.report.figures.style import (
     FAINT,
     LINE,
     PAPER,
     Series,
-    accuracy_axis,
-    canvas,
     coloured_series,
-    keys_of,
-    legend,
-    percent,
-    points_of,
     series_of,
-    write,
 )
 from deploy.report.metrics import (
     OfFairness,
@@ -45,20 +45,20 @@ def distribution(study: Study) -> "Figure | None":
     shown = [(each, heights) for each, heights in shown if heights]
     if not shown:
         return None
-    figure, (axes,) = canvas("clients, from worst to best", "accuracy of the client")
+    figure, (axes,) = canvas("clients, from lowest to highest", "accuracy of the client")
     draw_ranks(axes, shown)
     ends = [height for _, heights in shown for height in heights]
     accuracy_axis(axes, min(ends), max(ends))
-    legend(figure, keys_of([each for each, _ in shown]))
+    legend(figure, curve_entries([each for each, _ in shown]))
     return figure
 
 
 def draw_ranks(axes: "Axes", shown: Sequence[tuple[Series, Sequence[float]]]) -> None:
-    """Draw a step for each client, from worst to best, with the worst tenth shaded.
+    """Draw a step for each client, from lowest to highest, with the worst 10 % shaded.
 
     Args:
-        axes: shares of the clients go across.
-        shown: families, and their clients' values from worst to best.
+        axes: the x axis is the share of the clients.
+        shown: families, and the values of their clients in ascending order.
     """
     from matplotlib.ticker import MultipleLocator
 
@@ -66,7 +66,7 @@ def draw_ranks(axes: "Axes", shown: Sequence[tuple[Series, Sequence[float]]]) ->
     if worst < 1:
         axes.axvspan(0, worst, color=LINE, alpha=0.55, linewidth=0)
         look: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "bottom"}
-        write(axes, worst + 0.012, 0.02, "worst 10 %", **look)
+        write_text(axes, worst + 0.012, 0.02, "worst 10 %", **look)
     for each, heights in shown:
         edges = [place / len(heights) for place in range(len(heights) + 1)]
         stairs = axes.stairs(heights, edges, baseline=None)
@@ -77,7 +77,7 @@ def draw_ranks(axes: "Axes", shown: Sequence[tuple[Series, Sequence[float]]]) ->
 
 
 def by_rank(values: Sequence[Mapping[str, float]]) -> list[float]:
-    """Return the mean over seeds of the k-th worst client's value; seeds may have other clients."""
+    """Return the mean over seeds of the k-th lowest value. Seeds may have different clients."""
     ranked = [sorted(each.values()) for each in values if each]
     places = max(map(len, ranked), default=0)
     return [fmean(each[place * len(each) // places] for each in ranked) for place in range(places)]
@@ -89,7 +89,7 @@ def against_spread(study: Study) -> "Figure | None":
 
 
 def against_worst(study: Study) -> "Figure | None":
-    """Draw mean accuracy against that of the worst tenth."""
+    """Draw mean accuracy against the worst 10 %."""
     return _frontier(study, worst10, "accuracy, worst 10 % of clients", "better ->")
 
 
@@ -104,7 +104,7 @@ def _frontier(study: Study, get: OfFairness, across: str, better: str) -> "Figur
     percent(axes.xaxis)
     percent(axes.yaxis)
     axes.margins(0.09)
-    legend(figure, points_of(series))
+    legend(figure, point_entries(series))
     return figure
 
 

@@ -1,21 +1,18 @@
-"""Prediction sets: what a promise costs in labels, and for whom it is kept."""
+"""Figures of the coverage and the size of prediction sets."""
 
 from typing import TYPE_CHECKING, Any
 
 from common.conformal.prediction_sets import SCORES
 from common.runs.conformal_results import ConformalResults
 from common.types import ClientId
+from deploy.report.figures.canvas import accuracy_axis, canvas
 from deploy.report.figures.client_accuracy import by_rank, draw_ranks
+from deploy.report.figures.legend import curve_entries, legend, legend_entry
 from deploy.report.figures.style import (
     INK,
     MUTED,
     PAPER,
-    accuracy_axis,
-    canvas,
     coloured_series,
-    key,
-    keys_of,
-    legend,
 )
 from deploy.report.run_groups import Study
 from deploy.report.set_coverage import chosen, conformal_by_seed, curve_of, first_choice
@@ -25,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def coverage(study: Study, score: str) -> "Figure | None":
-    """Draw coverage against the mean size of the sets, with the model's first choice beside.
+    """Draw coverage against the mean size of the sets, with the top-1 accuracy.
 
     Args:
-        study: whose families are shown; the mean over the seeds that have sets.
+        study: the study. Values are means over the seeds that have sets.
         score: a key of `common.conformal.prediction_sets.SCORES`.
     """
     found = [
@@ -37,7 +34,7 @@ def coverage(study: Study, score: str) -> "Figure | None":
     shown = [(each, sets) for each, sets in found if curve_of(sets, score)]
     if not shown:
         return None
-    figure, (axes,) = canvas("labels in a set, mean", f"sets that hold the true label ({score})")
+    figure, (axes,) = canvas("labels in a set, mean", f"coverage ({score})")
     lowest = 1.0
     for each, sets in shown:
         levels = curve_of(sets, score)
@@ -60,15 +57,15 @@ def coverage(study: Study, score: str) -> "Figure | None":
     marks = {"linestyle": "none", "marker": "D", "markersize": 6}
     promise = {"linestyle": "none", "marker": "o", "markersize": 7, "markerfacecolor": "none"}
     legend(figure, [
-        *keys_of([each for each, _ in shown]),
-        key("first choice alone", INK, **marks),
-        key(f"promised {100 * promised:.0f} %", INK, **promise),
+        *curve_entries([each for each, _ in shown]),
+        legend_entry("top-1 accuracy", INK, **marks),
+        legend_entry(f"promised {100 * promised:.0f} %", INK, **promise),
     ])  # fmt: skip
     return figure
 
 
 def coverage_of_clients(study: Study) -> "Figure | None":
-    """Draw the coverage of every client, from worst to best, beside what was promised."""
+    """Draw the coverage of every client, from lowest to highest, with the promised coverage."""
     score = next(iter(SCORES))
     found = [
         (each, list(conformal_by_seed(each.family).values())) for each in coloured_series(study)
@@ -77,20 +74,18 @@ def coverage_of_clients(study: Study) -> "Figure | None":
     shown = [(each, heights) for each, heights in shown if heights]
     if not shown:
         return None
-    figure, (axes,) = canvas(
-        "clients, from worst to best", f"sets that hold the true label ({score})"
-    )
+    figure, (axes,) = canvas("clients, from lowest to highest", f"coverage ({score})")
     draw_ranks(axes, shown)
     promised = next(1 - sets[0].miscoverage for _, sets in found if sets)
     dotted: Any = {"linewidth": 1.2, "linestyle": (0, (1, 1.5))}
     axes.axhline(promised, color=INK, **dotted)
     accuracy_axis(axes, min(heights[0] for _, heights in shown), 1)
-    told = key(f"promised: {100 * promised:.0f} %", INK, **dotted)
-    legend(figure, [*keys_of([each for each, _ in shown]), told])
+    promise = legend_entry(f"promised: {100 * promised:.0f} %", INK, **dotted)
+    legend(figure, [*curve_entries([each for each, _ in shown]), promise])
     return figure
 
 
 def _by_client(sets: ConformalResults, score: str) -> dict[ClientId, float]:
-    """The coverage of each client that has one."""
+    """Return the coverage of each client that has one."""
     rows = sets.clients.get(score, {})
     return {client: row.coverage for client, row in rows.items() if row.coverage is not None}

@@ -1,25 +1,26 @@
-"""Who holds which classes, and what travels."""
+"""Figures of the classes of each client, and of the traffic."""
 
 from typing import TYPE_CHECKING
 
 from deploy.report.columns import MEGABYTES
 from deploy.report.diagnostic_values import partition_of
+from deploy.report.figures.canvas import (
+    SIZE,
+    SMALL,
+    canvas,
+    clear_axes,
+    percent,
+    set_heading,
+    set_names,
+)
+from deploy.report.figures.heat_map import draw_cells
+from deploy.report.figures.legend import legend, point_entries
 from deploy.report.figures.style import (
     FAINT,
     GOOD,
     LINE,
     MUTED,
     PAPER,
-    SIZE,
-    SMALL,
-    canvas,
-    cells,
-    headed,
-    legend,
-    named,
-    percent,
-    plain_axes,
-    points_of,
     series_of,
 )
 from deploy.report.metrics import final, mean
@@ -28,12 +29,12 @@ from deploy.report.run_groups import Study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMED_CLIENTS, NAMED_CLASSES = 24, 14  # from more on they are not told by name
-ALIKE = 0.01  # share by which traffic must differ to be shown
+NAMED_CLIENTS, NAMED_CLASSES = 24, 14  # with more, no names are shown
+ALIKE = 0.01  # smallest relative difference in traffic that is drawn
 
 
 def partition(study: Study) -> "Figure | None":
-    """Draw what share of its training samples each client has of each class."""
+    """Draw the share of each class in the training samples of each client."""
     found = partition_of(study)
     if found is None or not found.clients:
         return None
@@ -47,21 +48,23 @@ def partition(study: Study) -> "Figure | None":
     )
     shares = [[n / total if total else None for n in row] for row, total in
               zip(counts, totals, strict=True)]  # fmt: skip
-    cells(axes[0], shares, GOOD)
+    draw_cells(axes[0], shares, GOOD)
     many = len(clients) > NAMED_CLIENTS
-    named(axes[0].yaxis, [] if many else clients, 20, lines=1)
-    named(axes[0].xaxis, found.classes if len(found.classes) <= NAMED_CLASSES else [], 8, lines=1)
-    headed(axes[0], f"{len(clients)} clients, by their main class" if many else "client")
+    set_names(axes[0].yaxis, [] if many else clients, 20, lines=1)
+    set_names(
+        axes[0].xaxis, found.classes if len(found.classes) <= NAMED_CLASSES else [], 8, lines=1
+    )
+    set_heading(axes[0], f"{len(clients)} clients, by their main class" if many else "client")
     axes[0].set_xlabel(f"class, of {len(found.classes)}", fontsize=SMALL, color=MUTED)
     if uneven:
         side = axes[1]
-        plain_axes(side)
+        clear_axes(side)
         side.barh(range(len(clients)), totals, height=0.8, color=MUTED, alpha=0.5, linewidth=0)
         side.set_ylim(axes[0].get_ylim())
         side.set_yticks([])
         side.grid(visible=False)
         side.set_xticks([0, max(totals)])
-        headed(side, "samples")
+        set_heading(side, "samples")
     return figure
 
 
@@ -71,7 +74,7 @@ def _by_main_class(row: list[int]) -> tuple[int, int]:
 
 
 def traffic(study: Study) -> "Figure | None":
-    """Draw accuracy against what travels to and from a client in a round."""
+    """Draw accuracy against megabytes per client and round."""
     points = [
         (each, MEGABYTES.of_family(each.family), final(each.family, mean))
         for each in series_of(study)
@@ -89,5 +92,5 @@ def traffic(study: Study) -> "Figure | None":
     axes.grid(axis="x", color=LINE, linewidth=0.8)
     axes.margins(y=0.12)
     percent(axes.yaxis)
-    legend(figure, points_of([each for each, _, _ in known]))
+    legend(figure, point_entries([each for each, _, _ in known]))
     return figure

@@ -1,4 +1,4 @@
-"""Layer by layer: how differently the clients moved, and how alike their layers still are."""
+"""Figures of the drift and the similarity of the clients by layer."""
 
 import math
 from collections.abc import Sequence
@@ -14,25 +14,24 @@ from deploy.report.diagnostic_values import (
     over_rounds,
     table_in,
 )
+from deploy.report.figures.canvas import (
+    SIZE,
+    SMALL,
+    canvas,
+    set_names,
+    whole_numbers,
+    write_text,
+)
+from deploy.report.figures.heat_map import cell_colour, draw_cells
+from deploy.report.figures.legend import curve_entries, legend, legend_entry
 from deploy.report.figures.style import (
     GOOD,
     INK,
     LINE,
     MUTED,
     PAPER,
-    SIZE,
-    SMALL,
     Series,
-    canvas,
-    cells,
     coloured_series,
-    key,
-    keys_of,
-    legend,
-    named,
-    tinted,
-    whole_numbers,
-    write,
 )
 from deploy.report.run_groups import Study
 
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
 
 MOST_MATRICES = 6
 MOST_LAYERS = 24
-LONGEST_LAYER, LONGEST_HEAD = 26, 10  # signs
+LONGEST_LAYER, LONGEST_HEAD = 26, 10  # characters
 
 
 def drift_by_layer(study: Study) -> "Figure | None":
-    """Draw the drift diversity of each layer, mean over the diagnosed rounds."""
+    """Draw the mean drift diversity of each layer over the diagnosed rounds."""
     shown = [(each, _drift(each)) for each in coloured_series(study)]
     shown = [(each, layers) for each, layers in shown if layers]
     if not shown:
@@ -64,11 +63,11 @@ def drift_by_layer(study: Study) -> "Figure | None":
         axes.hlines(ys, lows, highs, color=each.style.colour, linewidth=5, alpha=0.2)
     _mark_bounds(axes, study)
     axes.set_ylim(len(names) - 0.5, -0.75)
-    named(axes.yaxis, names, LONGEST_LAYER, lines=1)
+    set_names(axes.yaxis, names, LONGEST_LAYER, lines=1)
     axes.grid(visible=False)
     axes.grid(axis="y", color=LINE, linewidth=0.8)
     _plain_log(axes)
-    legend(figure, keys_of([each for each, _ in shown]))
+    legend(figure, curve_entries([each for each, _ in shown]))
     return figure
 
 
@@ -86,8 +85,8 @@ def _mark_bounds(axes: "Axes", study: Study) -> None:
         for found in last_diagnosed(each.family, "drift")
         if found.get("clients") and isinstance(found["clients"], list)
     }
-    marks = [(1.0, "as if orthogonal")]
-    marks += [(1 / size, f"all alike (1/{size})") for size in sizes if len(sizes) == 1]
+    marks = [(1.0, "orthogonal")]
+    marks += [(1 / size, f"all equal (1/{size})") for size in sizes if len(sizes) == 1]
     for value, text in marks:
         axes.axvline(value, color=MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
         look: dict[str, Any] = {
@@ -95,7 +94,7 @@ def _mark_bounds(axes: "Axes", study: Study) -> None:
             "va": "top",
             "ha": "center",
         }
-        write(axes, value, 1.075, text, **look)
+        write_text(axes, value, 1.075, text, **look)
 
 
 def _plain_log(axes: "Axes") -> None:
@@ -123,7 +122,7 @@ def drift_over_rounds(study: Study) -> "Figure | None":
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     whole_numbers(axes.xaxis)
-    legend(figure, keys_of([each for each, _ in shown]))
+    legend(figure, curve_entries([each for each, _ in shown]))
     return figure
 
 
@@ -137,26 +136,26 @@ def similarity(study: Study) -> "Figure | None":
     if low is None:
         return None
     figure, (axes,) = canvas(height=max(SIZE[1], 0.9 + 0.3 * len(names)))
-    cells(axes, _stretched(grid, low), GOOD)
+    draw_cells(axes, _stretched(grid, low), GOOD)
     for row, line in enumerate(grid):
         for column, value in enumerate(line):
             text = "-" if value is None else f"{value:.3f}"
-            write(axes, column, row, text, ha="center", va="center", color=INK)
-    named(axes.yaxis, names, LONGEST_LAYER, lines=1)
+            write_text(axes, column, row, text, ha="center", va="center", color=INK)
+    set_names(axes.yaxis, names, LONGEST_LAYER, lines=1)
     axes.xaxis.tick_top()
     heads = [each.name for each, _ in columns]
     if max(map(len, heads)) <= LONGEST_HEAD:
-        named(axes.xaxis, heads, LONGEST_HEAD, lines=1)
+        set_names(axes.xaxis, heads, LONGEST_HEAD, lines=1)
         return figure
-    named(axes.xaxis, ["●"] * len(columns))
+    set_names(axes.xaxis, ["●"] * len(columns))
     for label, (each, _) in zip(axes.get_xticklabels(), columns, strict=True):
         label.set_color(each.style.colour)
-    legend(figure, keys_of([each for each, _ in columns]))
+    legend(figure, curve_entries([each for each, _ in columns]))
     return figure
 
 
 def _similarity(series: Series) -> dict[str, float]:
-    """The mean over the diagnosed rounds and the seeds of each layer's mean over pairs."""
+    """Return each layer's mean CKA over pairs, diagnosed rounds and seeds."""
     last = last_diagnosed(series.family, "cka")
     names = [name for found in last for name in table_in(found, "cka", "layers")]
     means = {}
@@ -168,7 +167,7 @@ def _similarity(series: Series) -> dict[str, float]:
 
 
 def _floor(grid: Sequence[Sequence[float | None]]) -> float | None:
-    """The twentieths below the lowest value, from which shades count; None without values."""
+    """Return the lowest value rounded down to 0.05, where the shades begin. None without values."""
     known = [value for line in grid for value in line if value is not None]
     return min(math.floor(min(known) * 20) / 20, 0.95) if known else None
 
@@ -181,7 +180,7 @@ def _stretched(grid: Sequence[Sequence[float | None]], low: float) -> list[list[
 
 
 def matrices(study: Study) -> "Figure | None":
-    """Draw the CKA of every pair of clients in the last layer, a square for each method."""
+    """Draw the CKA of every pair of clients in the last layer, one matrix per method."""
     found = [(each, _last_matrix(each)) for each in coloured_series(study)]
     shown = [(each, grid) for each, grid in found if grid][:MOST_MATRICES]
     low = _floor([line for _, grid in shown for line in grid])
@@ -191,22 +190,22 @@ def matrices(study: Study) -> "Figure | None":
     rows = math.ceil(len(shown) / columns)
     figure, axes = canvas(rows=rows, columns=columns)
     for one, (each, grid) in zip(axes, shown, strict=False):
-        cells(one, _stretched(grid, low), GOOD)
+        draw_cells(one, _stretched(grid, low), GOOD)
         one.set_aspect("equal")
         one.set_title(each.name, fontsize=SMALL, color=each.style.colour, parse_math=False)
-        named(one.yaxis, [])
-        named(one.xaxis, [])
+        set_names(one.yaxis, [])
+        set_names(one.xaxis, [])
     for one in axes[len(shown) :]:
         one.set_visible(False)
     marks: dict[str, Any] = {"marker": "s", "linestyle": "none", "markersize": 9}
-    ends = ((low, f"{low:g}"), (1.0, "1: alike"))
-    legend(figure, [key(text, tinted(GOOD, (value - low) / (1 - low)), **marks)
+    ends = ((low, f"{low:g}"), (1.0, "1: equal"))
+    legend(figure, [legend_entry(text, cell_colour(GOOD, (value - low) / (1 - low)), **marks)
                     for value, text in ends])  # fmt: skip
     return figure
 
 
 def _last_matrix(series: Series) -> list[list[float | None]]:
-    """The CKA of the clients' last layer in the last diagnosed round of the first seed."""
+    """Return the CKA matrix of the last layer in the last diagnosed round of the first seed."""
     for found in last_diagnosed(series.family, "cka")[:1]:
         for layer in list(table_in(found, "cka", "layers").values())[-1:]:
             return _square(at(layer, "matrix"))
@@ -214,7 +213,7 @@ def _last_matrix(series: Series) -> list[list[float | None]]:
 
 
 def _square(found: object) -> list[list[float | None]]:
-    """The rows of a square of numbers; empty for anything else."""
+    """Return the rows of a square matrix, [] for anything else."""
     rows = [row for row in found if isinstance(row, list)] if isinstance(found, list) else []
     whole = isinstance(found, list) and {len(found)} == {len(rows), *map(len, rows)}
     return [[number_in(value) for value in row] for row in rows] if whole else []

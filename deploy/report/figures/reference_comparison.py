@@ -1,21 +1,22 @@
-"""The methods against the reference: how soon they are there, how far apart they end."""
+"""Figures of the methods against the reference: rounds to target, and final difference."""
 
 from typing import TYPE_CHECKING
 
+from deploy.report.figures.canvas import (
+    SIZE,
+    canvas,
+    set_heading,
+    set_names,
+    whole_numbers,
+    write_text,
+)
+from deploy.report.figures.legend import legend, legend_entry
 from deploy.report.figures.style import (
     INK,
     LINE,
     MEASURES,
     MUTED,
-    SIZE,
-    canvas,
-    headed,
-    key,
-    legend,
-    named,
     series_of,
-    whole_numbers,
-    write,
 )
 from deploy.report.metrics import differences, goal, name_of, reached, reference
 from deploy.report.run_groups import Study
@@ -27,7 +28,7 @@ MOST = 12  # families in one figure
 
 
 def target(study: Study) -> "Figure | None":
-    """Draw the rounds until each family first reaches the target, as bars."""
+    """Draw the round in which each family first reaches the target, as bars."""
     base = reference(study)
     styles = {id(each.family): each.style for each in series_of(study)}
     rows = reached(study)
@@ -44,18 +45,18 @@ def target(study: Study) -> "Figure | None":
                   color=style.colour if value.round else LINE,
                   alpha=0.3 if style.faint else 0.85)  # fmt: skip
         said = f"{value.round}  ({value.speedup_text})" if value.round else "not reached"
-        write(axes, (value.round or 0) + total * 0.015, place, said, va="center", color=INK)
-    named(axes.yaxis, [name_of(family) for family, _ in rows], 24)
+        write_text(axes, (value.round or 0) + total * 0.015, place, said, va="center", color=INK)
+    set_names(axes.yaxis, [name_of(family) for family, _ in rows], 24)
     axes.invert_yaxis()
     axes.grid(visible=False)
     axes.set_xlim(0, total * 1.2)
     whole_numbers(axes.xaxis)
-    headed(axes, f"rounds to {goal(study)}")
+    set_heading(axes, f"rounds to {goal(study)}")
     return figure
 
 
 def difference(study: Study) -> "Figure | None":
-    """Draw how many points each family is above the reference, with the bootstrap's interval."""
+    """Draw the difference of each family to the reference, with its bootstrap interval."""
     from matplotlib.ticker import FuncFormatter
 
     base = reference(study)
@@ -75,7 +76,7 @@ def difference(study: Study) -> "Figure | None":
             axes.plot(value.value, place + shift, marker=marker, color=colour, markersize=7,
                       markerfacecolor=colour if value.is_clear else "none")  # fmt: skip
     axes.axvline(0, color=INK, linewidth=1)
-    named(axes.yaxis, [name_of(family) for family in families], 24)
+    set_names(axes.yaxis, [name_of(family) for family in families], 24)
     axes.set_ylim(len(families) - 0.5, -0.5)
     axes.grid(visible=False)
     axes.grid(axis="x", color=LINE, linewidth=0.8)
@@ -83,7 +84,7 @@ def difference(study: Study) -> "Figure | None":
         FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
     )
     axes.set_xlabel("percentage points", color=MUTED)
-    headed(axes, f"above {name_of(base)}")
-    legend(figure, [key(text, colour, marker=marker, markersize=7)
+    set_heading(axes, f"above {name_of(base)}")
+    legend(figure, [legend_entry(text, colour, marker=marker, markersize=7)
                     for _, _, colour, marker, text in MEASURES])  # fmt: skip
     return figure

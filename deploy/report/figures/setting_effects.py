@@ -1,4 +1,4 @@
-"""What a setting does: switches one by one, and values side by side."""
+"""Figures of the effect of settings: ablations, and the values of one setting."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from common.config import RunConfig
 from deploy.report.diagnostic_values import number_in
+from deploy.report.figures.canvas import (
+    SIZE,
+    SMALL,
+    accuracy_axis,
+    canvas,
+    percent,
+    set_names,
+    write_text,
+)
+from deploy.report.figures.legend import legend, legend_entry
 from deploy.report.figures.style import (
     INK,
     MEASURES,
     MUTED,
     PAPER,
-    SIZE,
-    SMALL,
-    accuracy_axis,
-    canvas,
-    key,
-    legend,
-    named,
-    percent,
-    write,
 )
 from deploy.report.metrics import (
     evaluated,
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 8  # pairs of bars in one figure
-DECADES = 30  # largest value over smallest from which an axis is logarithmic
+DECADES = 30  # largest over smallest value, above which an axis is logarithmic
 
 
 def ablations(study: Study) -> "Figure | None":
-    """Draw what is lost when one part of a method is switched off, as bars."""
+    """Draw the final accuracy of a method with one part switched off, as bars."""
     rows = _ablation(study)
     if not rows:
         return None
@@ -51,7 +52,7 @@ def ablations(study: Study) -> "Figure | None":
 
 
 def _ablation(study: Study) -> list[tuple[str, Family]]:
-    """The whole of the method with most parts, then with one part off each; the reference last."""
+    """Return the complete method, its variants with one part off, and the reference."""
     base = reference(study)
     found: list[tuple[str, Family]] = []
     for whole in evaluated(study):
@@ -65,7 +66,7 @@ def _ablation(study: Study) -> list[tuple[str, Family]]:
 
 
 def _parts_off(whole: Family, families: Sequence[Family]) -> dict[str, Family]:
-    """The families that differ from `whole` in one setting: a switch turned over, or a 0."""
+    """Return the families that differ from `whole` in one setting: a switch, or a 0."""
     defaults = RunConfig().to_flat()
     found = {}
     for family in families:
@@ -87,19 +88,19 @@ def _draw_bars(axes: "Axes", rows: Sequence[tuple[str, Family]]) -> None:
             if value.seeds > 1:
                 axes.hlines(place + shift, value.low, value.high, color=INK, linewidth=1)
             text = f"{100 * value.mean:.1f}"
-            write(axes, value.high + 0.012, place + shift, text, va="center", color=INK)
-    named(axes.yaxis, [name for name, _ in rows])
+            write_text(axes, value.high + 0.012, place + shift, text, va="center", color=INK)
+    set_names(axes.yaxis, [name for name, _ in rows])
     axes.invert_yaxis()
     axes.grid(visible=False)
     percent(axes.xaxis)
 
 
 def values(study: Study, rank: int = 0) -> "Figure | None":
-    """Draw mean accuracy and the worst tenth along a setting that varies alone.
+    """Draw mean accuracy and the worst 10 % against a setting that varies alone.
 
     Args:
-        study: whose families are shown.
-        rank: which setting, 0 for the one with most values.
+        study: the study.
+        rank: which setting: 0 for the one with the most values.
     """
     found = {
         name: along
@@ -116,11 +117,13 @@ def values(study: Study, rank: int = 0) -> "Figure | None":
 
 
 def _keys() -> list[Any]:
-    return [key(name, colour, linewidth=4, alpha=0.8) for _, _, colour, _, name in MEASURES]
+    return [
+        legend_entry(name, colour, linewidth=4, alpha=0.8) for _, _, colour, _, name in MEASURES
+    ]
 
 
 def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Study) -> list[Any]:
-    """Draw the families by their values; returns what the legend says of the reference."""
+    """Draw the families by value. Return the legend entry of the reference."""
     places = _places(axes, list(along))
     base = reference(study)
     if base and base.method in {family.method for family in along.values()}:
@@ -139,11 +142,11 @@ def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Stu
                   markersize=6, markeredgecolor=PAPER, zorder=3)  # fmt: skip
     accuracy_axis(axes, axes.dataLim.y0, axes.dataLim.y1)
     axes.set_xlabel(name, fontsize=SMALL, color=INK, parse_math=False)
-    return [key(base.method, MUTED, **dotted)] if base else []
+    return [legend_entry(base.method, MUTED, **dotted)] if base else []
 
 
 def _places(axes: "Axes", found: Sequence[Any]) -> list[float]:
-    """Where the values stand: to scale where they are numbers that fit on one, else in order."""
+    """Return the x positions of the values: to scale for numbers, else in order."""
     numbers = [v for v in found if not isinstance(v, bool) and number_in(v) is not None]
     shown = [fill(f"{v:g}" if isinstance(v, float) else str(v), 14) for v in found]
     low, high = (min(numbers, default=0), max(numbers, default=0))

@@ -1,21 +1,22 @@
-"""What the server's step does to the clients, and whom a method remembers."""
+"""Figures of the history of a method, and of the cosine of its step with the updates."""
 
 from typing import TYPE_CHECKING, Any
 
 from deploy.report.diagnostic_values import of_rounds, over_rounds, step_cosines
+from deploy.report.figures.canvas import (
+    SIZE,
+    SMALL,
+    canvas,
+    whole_numbers,
+)
+from deploy.report.figures.legend import legend, legend_entry
 from deploy.report.figures.style import (
     BAD,
     GOOD,
     INK,
     MUTED,
-    SIZE,
-    SMALL,
     WARN,
-    canvas,
     coloured_series,
-    key,
-    legend,
-    whole_numbers,
 )
 from deploy.report.metrics import changed
 from deploy.report.run_groups import Study
@@ -27,12 +28,12 @@ MOST = 6  # methods in one figure
 
 
 def memory(study: Study) -> "Figure | None":
-    """Draw how many clients a history holds over the rounds, and how many of them bend the step.
+    """Draw the number of clients in the history over the rounds, and of active constraints.
 
-    Of the first method whose reports tell both, the nearest to its defaults.
+    Shows the first method that reports both numbers, with the fewest changed settings.
     """
-    told = sorted(coloured_series(study), key=lambda each: len(changed(each.family)))
-    for each in told:
+    series = sorted(coloured_series(study), key=lambda each: len(changed(each.family)))
+    for each in series:
         held = of_rounds(each.family, "rows")
         active = of_rounds(each.family, "active")
         if held and active:
@@ -61,10 +62,13 @@ def memory(study: Study) -> "Figure | None":
     axes.set_xlim(left=0)
     whole_numbers(axes.xaxis)
     whole_numbers(axes.yaxis)
-    entries = [key("remembered", GOOD, linewidth=2.2), key("of them bend the step", BAD)]
-    entries += [key("expected", INK, linestyle=(0, (3, 2)))] if expected else []
+    entries = [
+        legend_entry("in the history", GOOD, linewidth=2.2),
+        legend_entry("active constraints", BAD),
+    ]
+    entries += [legend_entry("expected", INK, linestyle=(0, (3, 2)))] if expected else []
     marks: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 9}
-    entries += [key("no step for all: plain mean", WARN, **marks)] if fallen else []
+    entries += [legend_entry("infeasible: FedAvg step", WARN, **marks)] if fallen else []
     legend(figure, entries)
     return figure
 
@@ -99,5 +103,11 @@ def cosines(study: Study) -> "Figure | None":
     axes[0].set_ylim(min(lowest, 0) - room, highest + room)
     whole_numbers(axes[-1].xaxis)
     marks: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 6}
-    legend(figure, [key("a client gains", GOOD, **marks), key("a client loses", BAD, **marks)])
+    legend(
+        figure,
+        [
+            legend_entry("with the update", GOOD, **marks),
+            legend_entry("against the update", BAD, **marks),
+        ],
+    )
     return figure

@@ -1,4 +1,4 @@
-"""Figures as files, and as SVG for the inside of a page."""
+"""Figures as PNG and SVG files, and as SVG inside a page."""
 
 import io
 import re
@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
 
 from common.io.text import printable
-from deploy.report.figures.style import INK, MUTED, PAPER, SMALL, TOKENS
+from deploy.report.figures.canvas import SMALL
+from deploy.report.figures.style import (
+    INK,
+    MUTED,
+    PAPER,
+    TOKENS,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +26,7 @@ SALT: Any = {"svg.fonttype": "none", "svg.hashsalt": "fedkeel"}
 
 
 def titled(figure: "Figure", title: str, data: str = "") -> "Figure":
-    """Write the title and what the data are above the figure, for a file that stands alone."""
+    """Write a title and the data set above the figure, for a file of its own."""
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + (0.62 if data else 0.4))
     figure.suptitle(
@@ -39,14 +45,14 @@ def titled(figure: "Figure", title: str, data: str = "") -> "Figure":
 
 
 def write_png(figure: "Figure", path: Path) -> Path:
-    """Write a figure as PNG on white."""
+    """Write a figure as PNG on a white background."""
     with _any_script():
         figure.savefig(path, dpi=DOTS, facecolor=PAPER)
     return path
 
 
 def svg_text(figure: "Figure") -> str:
-    """Return a figure as SVG, the same bytes each time, with its words as text."""
+    """Return a figure as SVG with text elements. Equal figures give equal bytes."""
     import matplotlib as mpl
 
     out = io.StringIO()
@@ -62,7 +68,7 @@ def svg_text(figure: "Figure") -> str:
 
 @contextmanager
 def _any_script() -> Iterator[None]:
-    """Names in a script that matplotlib's font lacks are boxes in a PNG, and no reason to warn."""
+    """Ignore the warning about characters that the font lacks. They become boxes in a PNG."""
     with catch_warnings():
         filterwarnings("ignore", message="Glyph .* missing from")
         yield
@@ -83,12 +89,12 @@ _FONT = re.compile(r"font: (?:(\w+) )?([\d.]+)px [^;\"]*")
 
 
 def for_page(svg: str, name: str, words: str) -> str:
-    """Return an SVG for the inside of a page: ids of its own, the page's colours and fonts.
+    """Return an SVG for use inside a page, with unique ids and the colours and fonts of the page.
 
     Args:
-        svg: what `svg_text` returned.
-        name: what its ids begin with; no other figure of the page may have it.
-        words: what the picture shows, escaped, for those who do not see it.
+        svg: as returned by `svg_text`.
+        name: prefix of its ids, unique in the page.
+        words: description for screen readers, escaped.
     """
     svg = _PROLOGUE.sub("", svg).strip()
     for pattern, form in _NAMED:

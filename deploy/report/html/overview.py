@@ -8,9 +8,8 @@ from common.runs.outcome import read_outcome
 from deploy.report import metrics
 from deploy.report.columns import MEAN, SPREAD, WORST10, Column
 from deploy.report.html.parts import percent
-from deploy.report.run_data import RunData
+from deploy.report.run_data import QUICK, RunData
 from deploy.report.run_groups import Family, Study, in_words
-from deploy.sweep.plan import QUICK
 
 TILES: Mapping[str, Column] = {
     "mean accuracy": MEAN, "worst 10 % of clients": WORST10, "spread over the clients": SPREAD,

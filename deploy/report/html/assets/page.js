@@ -1,4 +1,4 @@
-// The page: light or dark, figures in large, and following runs that go on.
+// The page: theme, enlarged figures, and updates while runs go on.
 (() => {
   "use strict";
 
@@ -7,7 +7,7 @@
   try {
     const theme = localStorage.getItem(kept);
     if (theme === "light" || theme === "dark") root.dataset.theme = theme;
-  } catch {} // a browser that keeps nothing
+  } catch {} // the browser blocks storage
   document.getElementById("theme").addEventListener("click", () => {
     const night = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     root.dataset.theme = (root.dataset.theme || night) === "dark" ? "light" : "dark";
@@ -27,7 +27,7 @@
   const now = document.getElementById("now");
   let shown = null;
   async function renew() {
-    // only what comes from runs: the panels stay as they were left, and so does the place read
+    // replace only the results, so that the panels and the scroll position stay
     const page = new DOMParser().parseFromString(await (await fetch("./")).text(), "text/html");
     for (const part of ["studies", "sections"]) {
       document.getElementById(part).replaceWith(page.getElementById(part));
@@ -42,7 +42,7 @@
       now.textContent = state.now.join(" · ");
       now.hidden = !state.now.length;
     } catch {
-      now.textContent = "The report is no longer served; this is how it was.";
+      now.textContent = "The report is no longer served. This is its last state.";
       now.hidden = false;
     }
     setTimeout(look, 2000);

@@ -2,13 +2,13 @@
 (() => {
   "use strict";
 
-  const SETS = [[], [0], [1], [2], [0, 1], [0, 2], [1, 2]]; // in the plane two normals say all
-  const ROOM = 1e-12; // rounding of products of unit vectors
+  const SETS = [[], [0], [1], [2], [0, 1], [0, 2], [1, 2]]; // in the plane, two constraints determine the point
+  const ROOM = 1e-12; // rounding error of products of unit vectors
   const FLAT = 1e-9; // sine below which two clients count as parallel
-  const DIAL = 146; // radii on the drawing: of the dial, ...
-  const UNIT = 112; // ... and of the unit circle while x* is short
-  const REACH = 137; // how far x* may be drawn
-  const FARTHEST = 0.36; // zoom at which a long x* begins to leave the dial
+  const DIAL = 146; // radius of the dial in the drawing
+  const UNIT = 112; // radius of the unit circle while x* is short
+  const REACH = 137; // largest drawn length of x*
+  const FARTHEST = 0.36; // smallest zoom; a longer x* is cut at the dial
 
   const dot = ([a, b], [c, d]) => a * c + b * d;
   const cross = ([a, b], [c, d]) => a * d - b * c;
@@ -20,7 +20,7 @@
   const ray = (angle) => [Math.cos(radians(angle)), Math.sin(radians(angle))];
   const round = (angle) => (((Math.round(angle * 10) % 3600) + 3600) % 3600) / 10; // to tenths
 
-  /** Multipliers that make the clients of `active` exactly tight; null if they are parallel. */
+  /** Multipliers for which the constraints of `active` hold with equality; null if parallel. */
   function tight(start, units, tau, active) {
     const mu = units.map(() => 0);
     const lack = active.map((k) => tau - dot(units[k], start));
@@ -36,7 +36,7 @@
     return mu;
   }
 
-  /** The x nearest to `start` with u_k . x >= tau for all k: the set that meets every condition. */
+  /** The x nearest to `start` with u_k . x >= tau for all k, by trying every active set. */
   function project(start, units, tau) {
     for (const active of SETS) {
       const mu = tight(start, units, tau, active);
@@ -48,7 +48,7 @@
     return null;
   }
 
-  /** One FedPCD step: what fedkeel's common/methods/fedpcd.py does, for three unit clients. */
+  /** One FedPCD step for three unit updates, as in common/methods/fedpcd.py. */
   function bend({ angles, tau, normalise, primary }) {
     const units = angles.map(ray);
     const sum = scaled(units.reduce(plus), 1 / 3);
@@ -84,7 +84,7 @@
     const plain = Math.abs(value) >= 1e4 ? value.toExponential(2) : value.toFixed(digits);
     return (Number(plain) === 0 ? plain.replace("-", "") : plain).replace("-", "\u2212");
   };
-  /** A number in full for whoever reads the page by program, in short for people. */
+  /** Show a number rounded, with the full value in data-value. */
   const put = (node, value, digits = 4, unit = "") => {
     node.dataset.value = value === null ? "" : String(value);
     node.textContent = value === null ? "\u2013" : shown(value, digits) + unit;
@@ -178,7 +178,7 @@
         });
         handle.dataset.value = String(state.angles[k]);
       });
-      const ghost = primary ? from : primal; // FedAvg's direction, even where it has no say
+      const ghost = primary ? from : primal; // FedAvg's direction, also when it is not used
       draw_arrow(root.querySelector('[data-arrow="mean"]'), ghost, length(ghost) * unit);
       root.querySelector('[data-arrow="mean"]').classList.toggle("fk-ghost", !primary);
       draw_arrow(root.querySelector('[data-arrow="point"]'), point || [0, 0], point ? reach : 0);
@@ -191,7 +191,7 @@
       const bow = unit * 0.62;
       const [ax, ay] = at(scaled(mean, 1 / (length(mean) || 1)), bow);
       const [bx, by] = at(scaled(step, 1 / (length(step) || 1)), bow);
-      const left = cross(mean, step) > 0; // of the mean lies the step
+      const left = cross(mean, step) > 0; // the step lies left of the mean
       const arc = `M${ax} ${ay}A${bow} ${bow} 0 0 ${left ? 0 : 1} ${bx} ${by}`;
       set(part("turn"), { d: result.turn > 0.5 ? arc : "" });
 
@@ -210,16 +210,16 @@
       const { units, primal, point, mu, step } = result;
       const active = mu.flatMap((m, k) => (m > 0 ? [k + 1] : []));
       const [kind, text] =
-        length(result.mean) === 0 ? ["stuck", "The clients cancel each other: there is no step."]
-        : !point ? ["stuck", "No direction serves everybody: FedAvg\u2019s step."]
-        : result.still && active.length ? ["stuck", "Only standing still harms nobody: no step."]
-        : result.still ? ["stuck", "Nobody asks for anything: no step."]
-        : !result.bent ? ["idle", "Everybody gains enough: FedAvg\u2019s step as it is."]
+        length(result.mean) === 0 ? ["stuck", "The updates cancel each other: there is no step."]
+        : !point ? ["stuck", "Infeasible: FedPCD takes FedAvg\u2019s step."]
+        : result.still && active.length ? ["stuck", "The only feasible point is 0: there is no step."]
+        : result.still ? ["stuck", "No constraint is active at 0: there is no step."]
+        : !result.bent ? ["idle", "No constraint is active: FedAvg\u2019s step is kept."]
         : ["bent", `${names(active)} ${active.length > 1 ? "bend" : "bends"} the step.`];
       const verdict = part("verdict");
       verdict.dataset.kind = kind;
       verdict.dataset.value = point ? "feasible" : "infeasible";
-      if (verdict.textContent !== text) verdict.textContent = text; // read aloud: only when new
+      if (verdict.textContent !== text) verdict.textContent = text; // screen readers announce only a new text
 
       put(part("tau"), state.tau, 3);
       const fact = (name) => root.querySelector(`[data-fact="${name}"]`);
@@ -257,9 +257,9 @@
     const turn = (k, angle) =>
       change({ angles: state.angles.map((old, i) => (i === k ? round(angle) : old)) });
 
-    const KEYS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }; // as on any slider
+    const KEYS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }; // as for any slider
     clients.forEach(({ handle }, k) => {
-      let slip = null; // between finger and handle, while it is held
+      let slip = null; // angle between pointer and handle during a drag
       const pointed = (event) => {
         const box = svg.getBoundingClientRect();
         const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
@@ -272,7 +272,7 @@
         handle.focus({ preventScroll: true, focusVisible: false });
         slip = state.angles[k] - pointed(event);
       });
-      // a finger on a handle must not scroll; touch-action alone does not stop it inside an SVG
+      // prevents scrolling by touch: touch-action alone is not enough inside an SVG
       handle.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
       for (const moved of ["pointermove", "pointerup"]) {
         handle.addEventListener(moved, (event) => {
@@ -305,14 +305,14 @@
   else begin();
 })();
 
-// Panel B: who is still remembered, round by round.
+// Panel B: the clients in the history, round by round.
 (() => {
   "use strict";
 
-  const BEAT = 320; // milliseconds of a round while it plays
-  const LAST = 600; // round at which playing ends
+  const BEAT = 320; // milliseconds per round while playing
+  const LAST = 600; // last round while playing
   const SPAN = 60; // rounds on the plot
-  const SIDE = 360; // of the grid's drawing
+  const SIDE = 360; // side of the grid
   const PLOT = { left: 30, right: 318, top: 12, bottom: 142 };
   const NS = "http://www.w3.org/2000/svg";
 
@@ -329,11 +329,11 @@
 
   const cohort_size = (share, clients) => Math.max(1, Math.floor(share * clients + 1e-9));
 
-  /** Clients expected to be held after `round`, if every round draws `cohort` of them. */
+  /** Expected number of clients in the history after `round`, with `cohort` sampled per round. */
   const expected = ({ clients, history }, cohort, round) =>
     clients * (1 - (1 - cohort / clients) ** Math.min(round, history + 1));
 
-  /** When each client was last seen after `rounds`, and how many were held after each round. */
+  /** The last round of each client, and the number in the history after each round. */
   function simulate(settings, rounds) {
     const { clients, history, seed } = settings;
     const draw = chance(seed);
@@ -342,7 +342,7 @@
     const order = seen.map((_, k) => k);
     const held = [0];
     for (let round = 1; round <= rounds; round += 1) {
-      for (let k = 0; k < cohort; k += 1) { // the first places of a shuffle: without replacement
+      for (let k = 0; k < cohort; k += 1) { // partial shuffle: sampling without replacement
         const other = k + Math.floor(draw() * (clients - k));
         [order[k], order[other]] = [order[other], order[k]];
         seen[order[k]] = round;
@@ -372,7 +372,7 @@
     let round = Number(play.dataset.start);
     let timer = null;
 
-    /** Take over what the inputs say; what is no number or out of bounds leaves all as it was. */
+    /** Read the inputs. An invalid value leaves the setting unchanged. */
     function read() {
       for (const input of inputs) {
         const value = input.valueAsNumber;
@@ -409,7 +409,7 @@
           r: size * cell, "fill-opacity": state === "held" ? 0.25 + 0.65 * fresh : 1,
         });
       });
-      const words = `${held[round]} of ${clients} clients are held in round ${round}`;
+      const words = `${held[round]} of ${clients} clients are in the history in round ${round}`;
       set(grid, { "aria-label": words });
     }
 
@@ -454,7 +454,7 @@
       });
       label("held").textContent = `${held[round]} held`;
       set(part("plot"), {
-        "aria-label": `${held[round]} held after round ${round}, ${full.toFixed(1)} expected once full`,
+        "aria-label": `${held[round]} in the history after round ${round}, ${full.toFixed(1)} expected`,
       });
     }
 

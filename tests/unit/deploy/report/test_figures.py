@@ -19,7 +19,8 @@ from common.runs.class_counts import PARTITION
 from common.runs.conformal_results import CONFORMAL
 from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.report.figures import FIGURES, drawn, plot_runs, write_figures
-from deploy.report.figures.style import COLOURS, SIZE, Style, series_of
+from deploy.report.figures.canvas import SIZE
+from deploy.report.figures.style import COLOURS, Style, series_of
 from deploy.report.figures.svg import DOTS, for_page, svg_text
 from deploy.report.run_data import RunData, read_run
 from deploy.report.run_groups import Study, group_runs
@@ -240,7 +241,7 @@ def test_figures_say_what_the_records_say(svgs: dict[str, str]) -> None:
     assert "fedpcd history=3" in words["target"]
     assert "fedavg: 33 % against" in words["cosines"]
     assert all(name in words["drift-layers"] for name in LAYERS)
-    assert "all alike (1/3)" in words["drift-layers"]
+    assert "all equal (1/3)" in words["drift-layers"]
     assert "0.800" in words["cka"]
     assert "clients in the step of fedavg" in words["memory"]
     assert {"history=0", "normalise=false"} <= set(words["ablations"].split())

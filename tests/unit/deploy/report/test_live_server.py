@@ -16,7 +16,7 @@ from common.config import parse
 from common.errors import ConfigError
 from common.runs.live_state import LiveState
 from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
-from deploy.report.live_server import Watcher, serving
+from deploy.report.live_server import RunWatcher, serving
 from deploy.report.run_data import RunData
 from server_app.run_dir.run_dir import RunDir
 
@@ -26,9 +26,9 @@ def render(runs: Sequence[RunData], left_out: Mapping[str, str]) -> str:
     return "; ".join([*shown, *(f"not {Path(name).name}" for name in left_out)]) or "nothing yet"
 
 
-def watching(*places: Path) -> Watcher:
+def watching(*places: Path) -> RunWatcher:
     """A watcher that has had its first look."""
-    watcher = Watcher(places, render)
+    watcher = RunWatcher(places, render)
     watcher.look()
     return watcher
 
@@ -52,12 +52,12 @@ def ask(url: str, host: str = "") -> str:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    with serving(Watcher([tmp_path], render), 0) as url:
+    with serving(RunWatcher([tmp_path], render), 0) as url:
         yield url, tmp_path
 
 
 def test_a_place_without_runs_is_shown_until_there_are_some(tmp_path: Path) -> None:
-    watcher = Watcher([tmp_path / "later"], render)
+    watcher = RunWatcher([tmp_path / "later"], render)
     assert not watcher.shown.version
     watcher.look()
     assert watcher.shown.html == "nothing yet"
@@ -120,7 +120,7 @@ def test_folders_that_come_and_go_under_it_do_not_end_it(tmp_path: Path) -> None
     thread = threading.Thread(target=churn)
     thread.start()
     try:
-        watcher = Watcher([tmp_path], render)
+        watcher = RunWatcher([tmp_path], render)
         for _ in range(150):
             watcher.look()
             watcher.now()
@@ -141,7 +141,7 @@ def test_event_files_follow_under_the_names_of_the_folders(tmp_path: Path) -> No
             )
 
     folder = begin(tmp_path / "sweep")
-    watcher = Watcher([tmp_path], render, Events())  # type: ignore[arg-type]
+    watcher = RunWatcher([tmp_path], render, Events())  # type: ignore[arg-type]
     watcher.look()
     note(folder, 2)
     watcher.look()
@@ -189,7 +189,7 @@ def test_a_port_that_is_taken_is_told(served: tuple[str, Path]) -> None:
     port = int(url.rstrip("/").rpartition(":")[2])
     with (
         pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 cannot be had"),
-        serving(Watcher([place], render), port),
+        serving(RunWatcher([place], render), port),
     ):
         pass
 
@@ -203,7 +203,7 @@ def test_an_error_in_drawing_ends_the_watch_instead_of_hiding(tmp_path: Path) ->
             raise ValueError("cannot draw this")
         return "empty"
 
-    watcher = Watcher([tmp_path], fragile)
+    watcher = RunWatcher([tmp_path], fragile)
     with serving(watcher, 0):
         begin(tmp_path)
         deadline = time.monotonic() + 20

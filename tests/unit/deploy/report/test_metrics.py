@@ -14,7 +14,7 @@ from common.runs.client_scores import ClientScore, Evaluation
 from common.runs.records import RoundRecord
 from deploy.config_input import read_targets
 from deploy.report import metrics
-from deploy.report.figures.style import percent
+from deploy.report.figures.canvas import percent
 from deploy.report.html.overview import warnings
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import Study, group_runs
