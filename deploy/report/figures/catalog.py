@@ -209,8 +209,8 @@ FIGURES = (
         DATA,
         "partition",
         "Classes of each client",
-        "Share of each class in the training samples of a client, for the first seed. Darker is "
-        "more.",
+        "Share of each class in the training samples of a client, for the first seed. A "
+        "stronger colour is a larger share.",
         partition,
     ),
     FigureSpec(
