@@ -21,7 +21,8 @@ from common.settings import Settings, key_of, setting
 
 Flat = Mapping[str, Any]
 LONGEST_NAME = 100
-MODEL_NAMES = ("mlp", "cnn", "vgg11", "resnet8")  # not asked of common.models, which loads torch
+# A copy of the names in common.models, whose import loads torch.
+MODEL_NAMES = ("mlp", "cnn", "vgg11", "resnet8", "resnet18")
 
 
 @dataclass(frozen=True)

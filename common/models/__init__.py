@@ -11,6 +11,7 @@ from common.models.flat import FlatModel, layout_of
 from common.models.initialisation import build_seeded
 from common.models.mlp import mlp
 from common.models.resnet import resnet8
+from common.models.torchvision_models import resnet18
 from common.models.vgg import vgg11
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -20,6 +21,7 @@ MODELS: Mapping[str, Callable[[Shape, int], nn.Module]] = {
     "cnn": cnn,
     "vgg11": vgg11,
     "resnet8": resnet8,
+    "resnet18": resnet18,
 }
 
 

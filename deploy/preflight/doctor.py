@@ -28,8 +28,8 @@ from deploy.preflight.hardware import (
 )
 
 FLOWER = "1.42"  # the series whose behaviour the strategy and the engines rely on
-DISPENSABLE = ("ray",)  # on machines that run no simulation, such as containers
-PACKAGES = ("flwr", "torch", "ray", "osqp", "qpsolvers")
+DISPENSABLE = ("torchvision", "ray")  # for resnet18 alone; for simulations alone
+PACKAGES = ("flwr", "torch", "torchvision", "ray", "osqp", "qpsolvers")
 PKI = Path("pki")  # where `fedkeel pki init` puts what it makes
 SOON_DAYS = 30
 DATA_PLACES = ("/usr/share/datasets/fashion-mnist", "data")

@@ -17,7 +17,7 @@ PINNED = {
     canonicalize_name(name): Version(version)
     for name, _, version in (line.partition("==") for line in LINES if not line.startswith("#"))
 }
-ABSENT = {"torch", "ray", "uv"}  # for reasons that the file tells
+ABSENT = {"torch", "torchvision", "ray", "uv"}  # for reasons that the file tells
 
 
 def known_here() -> Iterator[str]:

@@ -125,4 +125,4 @@ def test_a_thread_that_draws_at_the_same_time_changes_nothing() -> None:
 def test_the_built_in_models_use_the_rule_for_convolutions_and_linear_layers(name: str) -> None:
     model = build_seeded(lambda: MODELS[name]((3, 32, 32), 10), seed=1, name=name)
     drawn = [m for m in model.modules() if next(m.parameters(recurse=False), None) is not None]
-    assert all(isinstance(m, nn.Conv2d | nn.Linear | nn.GroupNorm) for m in drawn)
+    assert all(isinstance(m, nn.Conv2d | nn.Linear | nn.GroupNorm | nn.BatchNorm2d) for m in drawn)

@@ -1,9 +1,12 @@
 """The models have the papers' sizes, seeded weights, and one flat vector behind them."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from torchvision.models import resnet18
 
 from common.errors import ConfigError
 from common.models import MODELS, Dropout, FlatModel, build, layout_of
@@ -16,6 +19,7 @@ SIZES = [
     ("vgg11", (3, 32, 32), 100, 9_797_092),
     ("resnet8", (3, 32, 32), 10, 78_042),
     ("resnet8", (3, 32, 32), 100, 83_892),
+    ("resnet18", (3, 32, 32), 10, 11_181_642),
 ]
 
 
@@ -193,3 +197,24 @@ def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:
     assert (one == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
     drop.eval()
     assert drop(x) is x
+
+
+def test_resnet18_computes_what_torchvision_computes() -> None:
+    ours = build("resnet18", (3, 32, 32), 10, seed=1)
+    theirs = resnet18(num_classes=10)
+    names, tensors = theirs.state_dict(), ours.state_dict().values()
+    theirs.load_state_dict(dict(zip(names, tensors, strict=True)))
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(ours(images), theirs(images))
+    assert layout_of(ours).block(["classifier"]).size == 5_130
+
+
+def test_resnet18_refuses_images_without_three_channels() -> None:
+    with pytest.raises(ConfigError, match="3 channels, not 1"):
+        build("resnet18", (1, 28, 28), 10, seed=1)
+
+
+def test_resnet18_without_torchvision_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.models", None)
+    with pytest.raises(ConfigError, match="needs torchvision on the server and on every client"):
+        build("resnet18", (3, 32, 32), 10, seed=1)
