@@ -1,4 +1,4 @@
-"""Files written whole or not at all, locks that die with their holder, names that outlive a cut."""
+"""Atomic writes and file locks."""
 
 import fcntl
 import os
@@ -9,30 +9,41 @@ from pathlib import Path
 from typing import IO
 
 
+def lock(handle: int, *, wait: bool) -> bool:
+    """Lock an open file or folder; return False if another holder has it.
+
+    The kernel frees the lock when the handle is closed or the process dies, even by SIGKILL. The
+    library filelock would not do: it opens the path for writing, which fails on a folder, and it
+    truncates the file, which may be a private key.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
 def file_lock(path: Path, taken: Exception | None = None) -> Iterator[IO[str]]:
-    """Hold the lock file at `path`; yields the open file.
+    """Hold the lock file at `path`, and yield it opened.
 
-    The kernel lets go when the process ends, however it ends, so no stale lock is left. The file
-    itself stays: to remove it would let two processes hold two different files of one name.
+    The file stays: if it were removed, two processes could hold two files of the same name.
 
     Args:
-        path: the file; it is made where there is none.
-        taken: raised when somebody else holds the lock; None waits for its holder to finish.
+        path: the file; it is created if it does not exist.
+        taken: raised if another holder has the lock; None waits for it.
     """
-    with path.open("a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if taken else 0))
-        except BlockingIOError:
-            assert taken is not None, "without it the lock is waited for"
-            raise taken from None
-        yield handle
+    with path.open("a+", encoding="utf-8") as file:
+        if not lock(file.fileno(), wait=taken is None):
+            assert taken is not None
+            raise taken
+        yield file
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file's content, or a folder's names, are stored.
+    """Write a file's content, or a folder's list of names, to the disk.
 
-    Else a power cut may leave a name without its content.
+    Without it a power failure may leave a name without its content.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -42,21 +53,32 @@ def sync_to_disk(path: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
-    """Yield a file that takes the place of `path` at the end of the block, once it is on disk.
+def atomic_write(
+    path: Path, *, durable: bool = True, mode: int | None = None
+) -> Iterator[IO[bytes]]:
+    """Yield a file that replaces `path` at the end of the block.
 
-    Without `durable` it may be lost when the machine loses power.
+    It is written under a hidden name in the same folder, and renamed. If the block fails, `path`
+    stays as it was. A killed process leaves a file `.NAME.*.partial`.
 
-    It is written beside its final name and renamed. A block that fails leaves `path` as it was; a
-    process that is killed leaves a hidden partial file besides.
+    Args:
+        path: the final name.
+        durable: whether to wait for the disk; otherwise a power failure may lose the file.
+        mode: permission bits, whatever the umask. The file is private until they are set, and if
+            root writes it, it gets the owner of its folder. None takes the umask's bits.
 
     Raises:
         OSError: the disk refuses it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    first_mode = 0o666 if mode is None else 0o600
     try:
-        with partial.open("wb") as file:
+        with open(
+            partial, "xb", opener=lambda name, flags: os.open(name, flags, first_mode)
+        ) as file:
+            if mode is not None:
+                _set_owner_and_mode(file.fileno(), path.parent, mode)
             yield file
             file.flush()
             if durable:
@@ -66,3 +88,16 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def remove_partial_files(folder: Path, name: str = "*") -> None:
+    """Remove what killed writers of a file left behind; only for the holder of a lock on it."""
+    for partial in folder.glob(f".{name}.*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def _set_owner_and_mode(handle: int, folder: Path, mode: int) -> None:
+    if os.geteuid() == 0:  # such as a server's key, which the server's user must read
+        owner = folder.stat()
+        os.fchown(handle, owner.st_uid, owner.st_gid)
+    os.fchmod(handle, mode)

@@ -1,9 +1,7 @@
 """The commands of operators and edge owners; each one's work is done in a module of its own."""
 
 import json
-import signal
 import sys
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +12,7 @@ from rich.console import Console
 
 from common.errors import DeployError
 from deploy.federation.superlink_client import SuperLinkClient
+from deploy.system.signals import stop_event
 
 FAILED = 1
 KEYS = Path("~/.fedkeel")
@@ -53,15 +52,6 @@ def say(text: str) -> None:
     console.print(line, markup=False, soft_wrap=True)
 
 
-def until_stopped() -> threading.Event:
-    """Return an event that SIGTERM, SIGINT and SIGHUP set."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: stop.set())
-    return stop
-
-
 @pki.command("init")
 def pki_init(home: Pki = Path("pki"), host: Hosts = [], days: Days = 825) -> None:  # noqa: B006
     """Make a certificate authority, the server's certificate and the shared secret."""
@@ -93,9 +83,9 @@ def server(
     """Run the server: SuperLink, app process and proxy, until stopped."""
     from deploy.federation.server import ServerOptions, run_server
 
-    stop = until_stopped()
-    place = ServerOptions(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
-    run_server(place, say, stop)
+    options = ServerOptions(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
+    with stop_event() as stop:
+        run_server(options, say, stop)
     say("stopped; nothing is left running")
 
 
@@ -225,7 +215,8 @@ def status(
     if port is not None:
         folder = find_run(out, name)
         say(f"metrics of {folder.name} on http://{prometheus.HOST}:{port}/metrics")
-        prometheus.serve_metrics(folder, port, until_stopped())
+        with stop_event() as stop:
+            prometheus.serve_metrics(folder, port, stop)
         return
     raise typer.Exit(print_status(console, out, name, follow=follow, every_client=every_client))
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -11,8 +10,7 @@ from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import click
 import typer
@@ -29,6 +27,7 @@ from deploy.federation.superlink_client import SuperLinkClient
 from deploy.sweep import command as sweeps
 from deploy.sweep.axes import crossed
 from deploy.system.flower_env import QUIET
+from deploy.system.signals import interrupt, on_stop_signal
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -339,15 +338,13 @@ def main() -> None:
         fonts = Path(tempfile.gettempdir()) / f"fedkeel-fonts-{os.getuid()}"
         os.environ.setdefault("MPLCONFIGDIR", str(fonts))
         os.environ.update(QUIET)
-        signal.signal(signal.SIGTERM, _interrupt)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks to go on
-            signal.signal(signal.SIGHUP, _interrupt)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # rather than fail over an odd name
         errors = Console(stderr=True, highlight=False, soft_wrap=True)
         try:
-            code = cli(standalone_mode=False)
+            with on_stop_signal(interrupt):
+                code = cli(standalone_mode=False)
         except FedError as error:
             errors.print(f"fedkeel: {error}", markup=False)
             misused = isinstance(error, ConfigError | CheckpointError)
@@ -370,10 +367,6 @@ def main() -> None:
             stream.flush()
         os._exit(code)  # a client that still trains in this process is not waited for
     sys.exit(code)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -146,7 +146,12 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Say whether a certificate may sign others."""
+    """Return whether a certificate may sign others.
+
+    The strict reading of RFC 5280, 4.2.1.9: without the extension BasicConstraints it may not.
+    OpenSSL trusts a self-signed certificate without it as a server's own certificate, but rejects
+    every certificate that it signed. As a federation's CA it would lock out all clients later.
+    """
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

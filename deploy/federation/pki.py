@@ -8,8 +8,7 @@ is killed in between leaves a beginning of that row, which the next `init` compl
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +16,6 @@ from pathlib import Path
 from cryptography import x509
 
 from common.errors import DeployError
-from common.io.files import sync_to_disk
 from deploy.federation.certificates import (
     Key,
     certificate_pem,
@@ -33,34 +31,12 @@ from deploy.federation.certificates import (
     new_key,
     new_server,
 )
-from deploy.system.private_files import (
-    PRIVATE,
-    PUBLIC,
-    folder_lock,
-    make_folder,
-    read_file,
-    write_file,
-)
+from deploy.federation.pki_files import PkiFiles, move_in, open_pki
+from deploy.system.private_files import PRIVATE, PUBLIC, read_file, write_file
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")  # health checks and Flower itself dial these
 DAYS, CA_DAYS = 825, 3650
-FOLDERS = {"authority": 0o700, "server": 0o700, "link": 0o700, "public": 0o755}
 SECRET = re.compile(rb"[0-9a-f]{64}\n?")
-
-
-class PkiFiles:
-    """Where everything lies below a federation's pki folder."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.ca_key = home / "authority/ca.key"
-        self.ca_crt = home / "authority/ca.crt"
-        self.public_crt = home / "public/ca.crt"
-        self.key = home / "server/server.key"
-        self.crt = home / "server/server.crt"
-        self.next_key = home / "server/server.key.next"
-        self.next_crt = home / "server/server.crt.next"
-        self.secret = home / "link/superexec.secret"
 
 
 @dataclass(frozen=True)
@@ -100,7 +76,7 @@ def init(
     """
     now, wanted = now or datetime.now(UTC), names_of(hosts)
     _check_days(days)
-    with _open(home) as (files, said):
+    with open_pki(home) as (files, said):
         authority = _authority(files, now, said)
         crt = load_certificate(files.crt)
         if crt is None:
@@ -135,7 +111,7 @@ def renew(
     """
     now, wanted = now or datetime.now(UTC), names_of(hosts)
     _check_days(days)
-    with _open(home) as (files, said):
+    with open_pki(home) as (files, said):
         if read_file(files.ca_crt) is None:
             raise DeployError(
                 f"there is no authority in {home}; make it first: fedkeel pki init --dir {home}"
@@ -149,7 +125,7 @@ def renew(
         key = new_key()
         write_file(files.next_key, key_pem(key), PRIVATE)
         _issue(files, files.next_crt, key, authority, wanted, now, days, said)
-        _move_in(files)
+        move_in(files)
         said.append("restart SuperLink and proxy to use it; clients need nothing new")
         return said
 
@@ -180,38 +156,6 @@ def names_of(hosts: Sequence[str]) -> list[str]:
         DeployError: one of them is neither a host name nor an address.
     """
     return list(dict.fromkeys([*ALWAYS, *map(host_name, hosts)]))
-
-
-@contextmanager
-def _open(home: Path) -> Iterator[tuple[PkiFiles, list[str]]]:
-    """The four folders, for this process alone, with nothing left halfway in."""
-    files = PkiFiles(home)
-    for name, mode in FOLDERS.items():
-        make_folder(home / name, mode, close=True)
-    with ExitStack() as stack:
-        for name in FOLDERS:  # they may be volumes, of which other processes mount others
-            stack.enter_context(folder_lock(home / name))
-            for part in (home / name).glob(".*.part"):  # of a process that was killed
-                part.unlink()
-        done = _move_in(files)
-        yield files, [f"put {files.crt} in its place, which was interrupted"] if done else []
-
-
-def _move_in(files: PkiFiles) -> bool:
-    """Let the next key and certificate take their places; False where there are none.
-
-    What was interrupted before the key moved is undone: the old pair is still whole.
-    """
-    crt, key = load_certificate(files.next_crt), load_key(files.next_key)
-    if crt is not None and key is not None and is_key_of(key, crt):
-        files.next_key.replace(files.key)
-    if crt is not None and (key := load_key(files.key)) is not None and is_key_of(key, crt):
-        files.next_crt.replace(files.crt)
-        sync_to_disk(files.crt.parent)
-        return True
-    files.next_crt.unlink(missing_ok=True)
-    files.next_key.unlink(missing_ok=True)
-    return False
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,18 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from common.errors import DeployError
+from deploy.federation.tls_errors import (
+    explain_certificate,
+    explain_handshake,
+    explain_no_connection,
+)
 from deploy.system.flower_env import QUIET
 from deploy.system.process_group import bin_folder
 
@@ -26,17 +32,6 @@ LONGEST = 400  # characters of what Flower says
 FRAME = " \u256d\u2500\u256e\u2502\u2570\u256f"  # what Flower's command draws around its errors
 CODE = re.compile(r"\[code: (\d+)\]")
 
-# OpenSSL's numbers for what is wrong with a certificate (x509_vfy.h).
-VERDICTS: Mapping[int, str] = {
-    9: "its certificate is not valid yet: compare the clocks of the two machines",
-    10: "its certificate has expired (fedkeel pki renew), or this machine's clock is wrong",
-    18: "its certificate was made by itself, not by the authority in {ca}",
-    19: "its certificate is of another authority than the one in {ca}",
-    20: "its certificate is of another authority than the one in {ca}",
-    21: "its certificate is of another authority than the one in {ca}",
-    62: "its certificate is not for the name {host} (fedkeel pki renew --host {host})",
-    64: "its certificate is not for the address {host} (fedkeel pki renew --host {host})",
-}
 # Flower's numbers for what a SuperLink refuses.
 REFUSALS: Mapping[int, str] = {
     15: "the run config has a key that the app does not know, or a value it cannot read",
@@ -150,46 +145,38 @@ def read_flwr_output(address: str, code: int, out: str, err: str) -> Any:
 
 
 def check_tls(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> None:
-    """Shake hands with a server over TLS and see that it can be trusted.
+    """Connect to a server over TLS, and verify its certificate.
+
+    Args:
+        address: HOST:PORT of the server.
+        ca: the authority's certificate; None trusts the CAs that this machine trusts.
+        timeout: seconds for the connection, and again for the handshake.
 
     Raises:
-        DeployError: nothing listens there, or what does is not to be trusted; says why.
+        DeployError: there is no server, it does not speak TLS, or its certificate fails.
     """
     host, port = read_address(address)
-    trusted = "this machine's own list" if ca is None else str(ca)
+    trusted = "any CA that this machine trusts" if ca is None else f"the CA in {ca}"
     try:
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, ssl.SSLError) as error:
         raise DeployError(
-            f"{ca} is no certificate that can be read ({error.strerror or error}); give the "
+            f"{ca} is not a readable certificate ({error.strerror or error}); give the "
             "federation's public/ca.crt, --ca FILE, or run this in the folder that holds pki/"
         ) from error
     try:
-        with socket.create_connection((host, port), timeout) as plain:
-            plain.settimeout(timeout)
-            context.wrap_socket(plain, server_hostname=host).close()
+        connection = socket.create_connection((host, port), timeout)
+    except (OSError, UnicodeError) as error:
+        raise DeployError(str(explain_no_connection(address, error, timeout))) from error
+    try:
+        with connection:
+            connection.settimeout(timeout)
+            context.wrap_socket(connection, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
-        verdict = VERDICTS.get(error.verify_code, f"its certificate fails: {error.verify_message}")
-        raise DeployError(
-            f"{address} is not to be trusted: {verdict.format(ca=trusted, host=host)}"
-        ) from error
-    except ssl.SSLError as error:
-        raise DeployError(
-            f"what listens at {address} does not speak TLS: {error.reason}"
-        ) from error
-    except UnicodeError as error:
-        raise DeployError(f"{host!r} cannot be the name of a machine: {error}") from error
-    except socket.gaierror as error:
-        raise DeployError(f"there is no machine of the name {host}: {error.strerror}") from error
-    except TimeoutError as error:
-        raise DeployError(
-            f"{address} did not answer within {timeout:g} s: is it the right address, and does a "
-            "firewall let this machine through?"
-        ) from error
-    except ConnectionRefusedError as error:
-        raise DeployError(f"nothing listens at {address}: is the server up?") from error
-    except OSError as error:
-        raise DeployError(f"{address} cannot be reached: {error.strerror or error}") from error
+        reason = explain_certificate(host, error, trusted, datetime.now(UTC))
+        raise DeployError(f"{address}: {reason}") from error
+    except (OSError, UnicodeError) as error:
+        raise DeployError(str(explain_handshake(address, error, timeout))) from error
 
 
 def read_address(text: str) -> Address:

@@ -1,13 +1,11 @@
 """`fedkeel join`: what the owner of an edge machine runs to take part in a federation."""
 
-import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -27,9 +25,9 @@ from deploy.preflight.dry_run import DryRunTask
 from deploy.preflight.findings import Finding, exit_code, print_findings, run_check
 from deploy.preflight.server_checks import check_server
 from deploy.system.private_files import make_folder
+from deploy.system.signals import stop_event
 
 KEYS = Path("~/.fedkeel")  # where `fedkeel key` puts them
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NOW = "%Y-%m-%d %H:%M:%S"
 CHECKED = "All is well here; whether the key is enrolled shows when the client connects."
 
@@ -95,8 +93,8 @@ def join(
             line = f"{time.strftime(NOW)} {name}: {event}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-        with _until_told() as is_over:
-            run_node(node, say, is_over)
+        with stop_event() as stop:
+            run_node(node, say, stop.is_set)
         say("stopped as asked; nothing is left running")
     return 0
 
@@ -181,20 +179,3 @@ def _home(wanted: Path) -> Iterator[Path]:
             yield Path(folder)
     else:
         yield wanted.absolute()
-
-
-@contextmanager
-def _until_told() -> Iterator[Callable[[], bool]]:
-    """Yield what tells whether the process was asked to end; asking twice changes nothing."""
-    asked: list[int] = []
-
-    def ask(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-
-    wanted = [each for each in ENDINGS if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, ask) for number in wanted}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

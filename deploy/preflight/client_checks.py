@@ -1,6 +1,5 @@
 """Is this machine ready to be a client: its key, memory, disk, data, and a step of training."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from common.errors import DeployError
+from common.io.files import lock
 from deploy.federation.client_keys import (
     PublicKey,
     check_private,
@@ -61,14 +61,9 @@ def judge_key(name: str, path: Path, fingerprint: str, *, is_new: bool) -> Findi
 
 @contextmanager
 def key_lock(path: Path) -> Iterator[bool]:
-    """Hold a key for this process; yields whether it is free. The lock dies with the process."""
+    """Lock a key for this process; yield False if another process has it."""
     with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield lock(file.fileno(), wait=False)
 
 
 def judge_key_lock(name: str, *, is_free: bool, check_only: bool) -> Iterator[Finding]:

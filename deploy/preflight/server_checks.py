@@ -1,6 +1,5 @@
 """Is it the federation's server that answers, and do the clocks agree? Pure judges, but one."""
 
-import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,18 +10,24 @@ from pathlib import Path
 from cryptography import x509
 
 from common.errors import DeployError
+from deploy.federation.certificates import is_authority
 from deploy.federation.superlink_client import read_address
+from deploy.federation.tls_errors import (
+    clock_hint,
+    day,
+    explain_certificate,
+    explain_handshake,
+    explain_no_connection,
+)
 from deploy.preflight.findings import Finding
 from deploy.preflight.tls_probe import (
     HEALTH,
     PATIENCE_SECONDS,
     HealthResponse,
-    ServerCertificate,
     certificate_of,
     connect_tls,
     connection_error,
     get_health,
-    is_authority,
     tls_context,
 )
 
@@ -59,38 +64,17 @@ def check_server(superlink: str, ca: Path) -> Iterator[Finding]:
             yield judge_certificate(address[0], certificate_of(tls), error, now)
             yield from judge_answer(superlink, get_health(tls, address, trusted=False))
     except OSError as error:
-        yield judge_handshake(superlink, error)
+        reason = explain_handshake(superlink, error, PATIENCE_SECONDS)
+        yield Finding("certificate", "problem", *reason)
 
 
 def judge_address(superlink: str, failure: Exception | None) -> Finding:
-    """Judge how a TCP connection went; None is well."""
+    """Judge the result of a TCP connection; None means that it succeeded."""
     if failure is None:
         return Finding("address", "ok", f"{superlink} can be reached")
-    for kind, said, remedy in UNREACHED:
-        if isinstance(failure, kind):
-            return Finding("address", "problem", f"{superlink}: {said}", remedy)
-    remedy = "check this machine's network"
-    return Finding("address", "problem", f"{superlink} cannot be reached: {failure}", remedy)
-
-
-UNREACHED: tuple[tuple[type[Exception], str, str], ...] = (
-    (
-        socket.gaierror,
-        "this name is not known to this machine's DNS",
-        "check the spelling; getent hosts NAME should print an address (else: /etc/hosts)",
-    ),
-    (UnicodeError, "this cannot be the name of a machine", "check the spelling"),
-    (
-        ConnectionRefusedError,
-        "the machine answers, but nothing listens at this port",
-        "ask the operator whether the server runs, and for the port",
-    ),
-    (
-        TimeoutError,
-        f"no answer within {PATIENCE_SECONDS:g} s",
-        "a firewall on the way, or the server is down: ask the operator and your network's keeper",
-    ),
-)
+    return Finding(
+        "address", "problem", *explain_no_connection(superlink, failure, PATIENCE_SECONDS)
+    )
 
 
 def judge_proxy(host: str, proxies: Mapping[str, str]) -> Iterator[Finding]:
@@ -124,62 +108,38 @@ def read_ca(path: Path, now: datetime) -> tuple[Sequence[x509.Certificate], Find
         return refused(f"{path} is not a certificate in PEM format (-----BEGIN CERTIFICATE-----)")
     signers = [each for each in found if is_authority(each)]
     if not signers:
-        return refused(f"{path} is the certificate of a server, not of a CA")
+        return refused(f"{path} is not the certificate of a CA (it may sign no other)")
     last = max(signers, key=lambda each: each.not_valid_after_utc)
     if last.not_valid_after_utc < now:
-        sentence = f"the CA in {path} expired on {_day(last.not_valid_after_utc)}"
-        return refused(sentence, f"{_clock_hint(now)}; else {ask_for}")
-    until = f"valid until {_day(last.not_valid_after_utc)}"
+        sentence = f"the CA in {path} expired on {day(last.not_valid_after_utc)}"
+        return refused(sentence, f"{clock_hint(now)}; else {ask_for}")
+    until = f"valid until {day(last.not_valid_after_utc)}"
     return found, Finding("ca file", "ok", f"{path}: {last.subject.rfc4514_string()}, {until}")
 
 
 def judge_certificate(
-    host: str, shown: ServerCertificate, error: ssl.SSLCertVerificationError | None, now: datetime
+    host: str,
+    certificate: x509.Certificate,
+    error: ssl.SSLCertVerificationError | None,
+    now: datetime,
 ) -> Finding:
-    """Judge a server's certificate and what OpenSSL found wrong with it (None is nothing)."""
-    if error is None:
-        days = (shown.ends - now).days
-        sentence = f"the server is {host} and belongs to this CA; {days} days left"
-        if days >= SOON_DAYS:
-            return Finding("certificate", "ok", sentence)
-        remedy = "tell the operator to renew it: fedkeel pki renew"
-        return Finding("certificate", "note", sentence, remedy)
-    renew = f"{_clock_hint(now)}; else the operator runs: fedkeel pki renew"
-    stranger = "ask the operator for this federation's ca.crt; until then do not connect"
-    foreign = (f"is not from this CA: it was issued by {shown.issuer}", stranger)
-    has = ", ".join(shown.names) or "no name at all"
-    other = (
-        f"is not for {host}; it is for: {has}",
-        f"use one of these names, or the operator runs: fedkeel pki renew --host {host}",
-    )
-    said, remedy = {  # by OpenSSL's X509_V_ERR_ numbers
-        2: foreign,
-        9: (f"is not valid before {_day(shown.begins)}", renew),
-        10: (f"expired on {_day(shown.ends)}", renew),
-        18: foreign,
-        19: foreign,
-        20: foreign,
-        21: foreign,
-        62: other,
-        64: other,
-    }.get(error.verify_code, (f"does not pass: {error.verify_message}", stranger))
-    return Finding("certificate", "problem", f"the server's certificate {said}", remedy)
+    """Judge a server's certificate.
 
-
-def judge_handshake(superlink: str, error: OSError) -> Finding:
-    """Judge a handshake that failed for another reason than the certificate."""
-    if isinstance(error, TimeoutError):
-        said = f"{superlink} takes the connection and then says nothing for {PATIENCE_SECONDS:g} s"
-    elif isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
-        said = f"{superlink} does not speak TLS"
-    elif isinstance(error, ssl.SSLError):
-        said = f"the TLS handshake with {superlink} failed: {error.reason or error}"
-    else:
-        said = f"{superlink} broke off the TLS handshake: {error.strerror or error}"
-    return Finding("certificate", "problem", said, "check the port with the operator")
-
-
-NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+    Args:
+        host: the name that was dialled.
+        certificate: the server's certificate.
+        error: the reason why OpenSSL does not trust it; None if it does.
+        now: the time of this machine.
+    """
+    if error is not None:
+        reason = explain_certificate(host, error, "this CA", now, certificate)
+        return Finding("certificate", "problem", *reason)
+    days = (certificate.not_valid_after_utc - now).days
+    sentence = f"the server is {host} and belongs to this CA; {days} days left"
+    if days >= SOON_DAYS:
+        return Finding("certificate", "ok", sentence)
+    remedy = "tell the operator to renew it: fedkeel pki renew"
+    return Finding("certificate", "note", sentence, remedy)
 
 
 def judge_answer(superlink: str, answer: HealthResponse | None) -> Iterator[Finding]:
@@ -221,11 +181,3 @@ def judge_clock(ahead: float) -> Finding:
 def not_checked(topic: str, why: str) -> Finding:
     """Return the finding about something that another finding keeps from being looked at."""
     return Finding(topic, "note", f"cannot be told: {why}")
-
-
-def _day(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _clock_hint(now: datetime) -> str:
-    return f"this machine's clock says {_day(now)}: if that is wrong, set it (timedatectl)"

@@ -1,4 +1,4 @@
-"""Connects to the federation's server as a SuperNode would, and keeps what comes of it."""
+"""Connect to the federation's server as a SuperNode does, and ask for its health."""
 
 import http.client
 import socket
@@ -7,29 +7,17 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtensionOID
 
 from common.errors import DeployError
 from deploy.federation.superlink_client import Address, read_address
 
 PATIENCE_SECONDS = 5.0
 HEALTH = "/health"
-
-
-@dataclass(frozen=True)
-class ServerCertificate:
-    """The certificate that a server shows: its names, issuer and days (UTC)."""
-
-    names: tuple[str, ...]
-    issuer: str
-    begins: datetime
-    ends: datetime
 
 
 @dataclass(frozen=True)
@@ -55,17 +43,6 @@ def tls_context(authority: Sequence[x509.Certificate]) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=der)
 
 
-def is_authority(certificate: x509.Certificate) -> bool:
-    """Say whether a certificate may sign others."""
-    try:
-        oid = ExtensionOID.BASIC_CONSTRAINTS
-        constraints = certificate.extensions.get_extension_for_oid(oid).value
-    except x509.ExtensionNotFound:
-        return certificate.issuer == certificate.subject
-    assert isinstance(constraints, x509.BasicConstraints)
-    return constraints.ca
-
-
 def connect_tls(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSocket:
     """Shake hands within PATIENCE_SECONDS; without a context any certificate will do.
 
@@ -83,23 +60,11 @@ def connect_tls(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSock
         raise
 
 
-def certificate_of(tls: ssl.SSLSocket) -> ServerCertificate:
-    """Return the certificate that the other side showed."""
+def certificate_of(tls: ssl.SSLSocket) -> x509.Certificate:
+    """Return the certificate of the server."""
     der = tls.getpeercert(binary_form=True)
-    assert der is not None, "a TLS server always shows one"
-    shown = x509.load_der_x509_certificate(der)
-    names: tuple[str, ...] = ()
-    with suppress(x509.ExtensionNotFound):
-        oid = ExtensionOID.SUBJECT_ALTERNATIVE_NAME
-        extension = shown.extensions.get_extension_for_oid(oid).value
-        assert isinstance(extension, x509.SubjectAlternativeName)
-        names = tuple(str(name.value) for name in extension)
-    return ServerCertificate(
-        names,
-        shown.issuer.rfc4514_string(),
-        shown.not_valid_before_utc,
-        shown.not_valid_after_utc,
-    )
+    assert der is not None, "a TLS server always has one"
+    return x509.load_der_x509_certificate(der)
 
 
 def get_health(tls: ssl.SSLSocket, address: Address, *, trusted: bool) -> HealthResponse | None:

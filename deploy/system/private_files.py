@@ -1,6 +1,5 @@
-"""Files and folders that only their owner may read, written whole or not at all."""
+"""Files and folders that only their owner may read."""
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import DeployError
-from common.io.files import sync_to_disk
+from common.io.files import atomic_write, lock, remove_partial_files, sync_to_disk
 
 PRIVATE, PUBLIC = 0o600, 0o644
 
@@ -69,29 +68,25 @@ def read_file(path: Path) -> bytes | None:
 
 
 def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> None:
-    """Write a file whole or not at all, with this mode from its first byte on.
+    """Write a file atomically with these permission bits.
 
-    Written by root, it belongs to whom its folder belongs to: a server's key must be readable to
-    the server. Without `replace`, whatever has the name stays as it is.
+    The caller holds the folder's lock, or is its only writer.
+
+    Args:
+        path: the file.
+        data: its content.
+        mode: its permission bits, see `common.io.files.atomic_write`.
+        replace: whether to replace a file of this name.
 
     Raises:
-        DeployError: there is something of that name, or it cannot be written.
+        DeployError: a file of that name exists, or it cannot be written.
     """
     if not replace and os.path.lexists(path):
         raise DeployError(f"{path} exists already and is not overwritten")
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.unlink(missing_ok=True)  # of a process that was killed
-        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, PRIVATE)
-        with os.fdopen(handle, "wb") as file:
-            if os.geteuid() == 0:
-                owner = path.parent.stat()
-                os.fchown(handle, owner.st_uid, owner.st_gid)
-            os.fchmod(handle, mode)  # whatever the umask is
+        remove_partial_files(path.parent, path.name)
+        with atomic_write(path, mode=mode) as file:
             file.write(data)
-            file.flush()
-            os.fsync(handle)
-        part.rename(path)
         sync_to_disk(path.parent)
     except OSError as error:
         raise DeployError(f"{path} cannot be written: {error.strerror}") from error
@@ -99,10 +94,10 @@ def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask for the same folder waiting; dies with its holder."""
+    """Hold the lock of a folder; wait while another process has it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock(handle, wait=True)
         yield
     finally:
         os.close(handle)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import DeployError
-from deploy.federation import pki
 from deploy.federation.certificates import host_name, is_key_of, load_certificate, load_key
 from deploy.federation.pki import ALWAYS, certificate_info, init, renew
+from deploy.federation.pki_files import FOLDERS
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PRIVATE = ("authority/ca.key", "server/server.key", "link/superexec.secret")
@@ -110,7 +110,7 @@ def test_nobody_else_reads_what_is_private_whatever_the_umask(tmp_path: Path, um
 
 def test_folders_that_were_open_are_closed(tmp_path: Path) -> None:
     """Such as those of fresh volumes."""
-    for name in pki.FOLDERS:
+    for name in FOLDERS:
         (tmp_path / name).mkdir(mode=0o755)
     init(tmp_path, [])
     assert {mode(tmp_path / name) for name in ("authority", "server", "link")} == {0o700}
@@ -148,7 +148,7 @@ def test_what_was_interrupted_is_completed(home: Path, done: int) -> None:
     for name in IN_ORDER[done:]:
         (home / name).unlink()
     following = home / IN_ORDER[done]
-    (following.parent / f".{following.name}.part").write_bytes(b"half")
+    (following.parent / f".{following.name}.7-ab.partial").write_bytes(b"half")
     init(home, ["fl.example.org", "192.0.2.7"])
     after = contents(home)
     assert sorted(after) == sorted(IN_ORDER)
@@ -356,7 +356,7 @@ def test_renewing_needs_something_to_renew(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
 def test_files_made_by_root_belong_to_whom_their_folder_belongs_to(tmp_path: Path) -> None:
-    for name in pki.FOLDERS:
+    for name in FOLDERS:
         (tmp_path / name).mkdir()
         os.chown(tmp_path / name, 4242, 4242)
     init(tmp_path, [])

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from deploy.federation.certificates import is_authority
 from deploy.federation.superlink_client import read_address
 from deploy.preflight import server_checks, tls_probe
 from deploy.preflight.findings import Finding
@@ -50,6 +51,7 @@ def sign(
     names: tuple[str, ...] = (),
     start: timedelta = -2 * DAY,
     end: timedelta = 100 * DAY,
+    constrained: bool = True,
 ) -> Signed:
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
@@ -61,8 +63,10 @@ def sign(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + start)
         .not_valid_after(now + end)
-        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
     )
+    if constrained:
+        constraints = x509.BasicConstraints(ca=by is None, path_length=None)
+        builder = builder.add_extension(constraints, critical=True)
     if names:
         general = [
             x509.IPAddress(ip_address(name)) if name[0].isdigit() else x509.DNSName(name)
@@ -275,7 +279,8 @@ def test_an_answer_without_a_date_leaves_the_clock_open(tmp_path: Path, authorit
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "not a certificate"),
         ("key", "PRIVATE KEY"),
         ("openssh", "PRIVATE KEY"),
-        ("leaf", "not of a CA"),
+        ("leaf", "is not the certificate of a CA"),
+        ("own", "is not the certificate of a CA"),
         ("old", "expired on"),
     ],
 )
@@ -286,6 +291,7 @@ def test_a_file_that_is_no_ca_certificate_is_refused_before_anything_is_sent(
         "key": authority.key_pem,
         "openssh": b"-----BEGIN OPENSSH PRIVATE KEY-----\n",
         "leaf": sign("s", authority, LOCAL).pem,
+        "own": sign("s", names=LOCAL, constrained=False).pem,
         "old": sign("old", start=-9 * DAY, end=-DAY).pem,
     }
     ca, seen = tmp_path / "ca.crt", []
@@ -345,6 +351,21 @@ def test_a_proxy_that_only_the_node_would_use_is_noted(monkeypatch: pytest.Monke
     assert "NO_PROXY=fl.example.org" in note.remedy
     assert not list(judge_proxy("inside.example.org", proxies))
     assert not list(judge_proxy("fl.example.org", {}))
+
+
+def test_openssl_rejects_what_a_certificate_without_basic_constraints_signed(
+    tmp_path: Path, authority: Signed
+) -> None:
+    """So `is_authority` refuses it, although OpenSSL takes it as a server's own certificate."""
+    signer = sign("s", names=LOCAL, constrained=False)
+    assert not is_authority(signer.certificate)
+    assert is_authority(authority.certificate)
+    context = tls_probe.tls_context([signer.certificate])
+    with (
+        tls(tmp_path, sign("signed", signer, LOCAL), http()) as address,
+        pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate"),
+    ):
+        tls_probe.connect_tls(read_address(address), context)
 
 
 def test_the_clock_is_asked_of_a_trusted_server_only(tmp_path: Path, authority: Signed) -> None:
