@@ -10,48 +10,51 @@ from common.statistics import SeedSummary, summarise_seeds
 from deploy.report.run_data import RunData
 from deploy.report.run_groups import Family, Study
 
-Found = Mapping[str, Any]
+Diagnostics = Mapping[str, Any]
 LARGEST = float_info.max
 
 
-def diagnosed(run: RunData, part: str) -> list[tuple[int, Found]]:
+def diagnosed(run: RunData, part: str) -> list[tuple[int, Diagnostics]]:
     """Return (round, diagnostics) of the rounds that have this part."""
     return [(r.round, r.diagnostics) for r in run.records if table_in(r.diagnostics, part)]
 
 
-def at(found: object, *keys: str) -> Any:
+def at(value: object, *keys: str) -> Any:
     """Return the JSON value under these keys, None if there is none."""
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
-def table_in(found: object, *keys: str) -> Mapping[str, Any]:
+def table_in(parent: object, *keys: str) -> Mapping[str, Any]:
     """Return the object under these keys, {} if there is none."""
-    value = at(found, *keys)
+    value = at(parent, *keys)
     return value if isinstance(value, Mapping) else {}
 
 
-def numbers_in(found: object, *keys: str) -> dict[str, float | None]:
+def numbers_in(parent: object, *keys: str) -> dict[str, float | None]:
     """Return the values of the object under these keys. None replaces a value that is no number."""
-    return {name: _number(value) for name, value in table_in(found, *keys).items()}
+    return {name: _number(value) for name, value in table_in(parent, *keys).items()}
 
 
-def number_in(found: object, *keys: str) -> float | None:
+def number_in(parent: object, *keys: str) -> float | None:
     """Return the number under these keys, None if there is none."""
-    return _number(at(found, *keys))
+    return _number(at(parent, *keys))
 
 
-def last_diagnosed(family: Family, part: str) -> list[Found]:
+def last_diagnosed(family: Family, part: str) -> list[Diagnostics]:
     """Return the last diagnostics with this part, for each seed that has any."""
-    found = [diagnosed(run, part) for run in family.runs if not family.personal]
-    return [rounds[-1][1] for rounds in found if rounds]
+    by_run = [diagnosed(run, part) for run in family.runs if not family.personal]
+    return [rounds[-1][1] for rounds in by_run if rounds]
 
 
 def over_rounds(family: Family, part: str, *keys: str) -> list[tuple[int, SeedSummary]]:
     """Return (round, mean and range over seeds) of a number in a part of the diagnostics."""
     tables = [
-        {number: number_in(found, part, *keys) for number, found in diagnosed(run, part)}
+        {
+            number: number_in(diagnostics, part, *keys)
+            for number, diagnostics in diagnosed(run, part)
+        }
         for run in family.runs
         if not family.personal
     ]
@@ -62,8 +65,8 @@ def mean_over_rounds(family: Family, part: str, *keys: str) -> SeedSummary | Non
     """Return the mean over the diagnosed rounds, as mean and range over the seeds."""
     means = []
     for run in family.runs if not family.personal else ():
-        found = (number_in(each, part, *keys) for _, each in diagnosed(run, part))
-        known = [value for value in found if value is not None]
+        values = (number_in(each, part, *keys) for _, each in diagnosed(run, part))
+        known = [value for value in values if value is not None]
         means.append(fmean(known) if known else None)
     return summarise_seeds(means)
 
@@ -97,13 +100,13 @@ def step_cosines(family: Family) -> list[tuple[int, float]]:
     return [
         (number, cosine)
         for run in family.runs
-        for number, found in diagnosed(run, "cosine")
-        for cosine in numbers_in(found, "cosine").values()
+        for number, diagnostics in diagnosed(run, "cosine")
+        for cosine in numbers_in(diagnostics, "cosine").values()
         if cosine is not None
     ]
 
 
 def partition_of(study: Study) -> ClassCounts | None:
     """Return the class counts of the clients, from the first run that has them."""
-    found = (read_class_counts(run.path) for run in study.runs if run.path)
-    return next((one for one in found if one), None)
+    counts = (read_class_counts(run.path) for run in study.runs if run.path)
+    return next((each for each in counts if each), None)

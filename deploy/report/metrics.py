@@ -23,7 +23,7 @@ from common.statistics import (
 )
 from common.types import ClientId
 from deploy.report.run_data import RunData
-from deploy.report.run_groups import Family, Study, said
+from deploy.report.run_groups import Family, Study, setting_text
 
 REFERENCE = "fedavg"  # the reference of the papers
 OfFairness = Callable[[Fairness], float]
@@ -63,7 +63,7 @@ def changed(family: Family) -> dict[str, Any]:
 
 def name_of(family: Family) -> str:
     """Return the method and its varied settings that differ from their defaults."""
-    words = [family.method, *(said(key, value) for key, value in changed(family).items())]
+    words = [family.method, *(setting_text(key, value) for key, value in changed(family).items())]
     own = ", own models" if family.personal else ""
     return printable(" ".join(words) + own if family.method else family.label)
 

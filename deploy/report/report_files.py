@@ -49,9 +49,9 @@ def write_report(
     numbers = out.with_suffix(".json")
     write_numbers(numbers, runs, left_out, targets)
     paths = [out, numbers]
-    found = group_runs(runs, targets) if figures else []
-    for place, study in enumerate(found, start=1):
-        prefix = f"{place}-" if len(found) > 1 else ""
+    studies = group_runs(runs, targets) if figures else []
+    for place, study in enumerate(studies, start=1):
+        prefix = f"{place}-" if len(studies) > 1 else ""
         paths += write_figures(study, figures or out.parent, prefix)
     if events:
         events.write(runs, [name_below(places, run.path) for run in runs if run.path])

@@ -1,4 +1,4 @@
-"""All numbers of a report as plain JSON values; what is undefined is null."""
+"""All numbers of a report as JSON values. Undefined numbers are null."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ def numbers_of(
         left_out: why a run could not be read, by its directory.
         targets: see `studies`.
     """
-    found = [_guarded(study) for study in group_runs(runs, targets)]
-    return {"studies": found, "left_out": json_values(left_out, "left_out")}
+    numbers = [_study_or_problem(study) for study in group_runs(runs, targets)]
+    return {"studies": numbers, "left_out": json_values(left_out, "left_out")}
 
 
 def write_numbers(
@@ -42,7 +42,7 @@ def write_numbers(
         file.write(text.encode())
 
 
-def _guarded(study: Study) -> dict[str, Any]:
+def _study_or_problem(study: Study) -> dict[str, Any]:
     """Return the numbers of a study, or its runs and the error message."""
     folders = [str(run.path or run.label) for run in study.runs]
     return with_fallback(
@@ -68,7 +68,7 @@ def _study(study: Study) -> dict[str, Any]:
                 **_family(family),
                 "reached_reference": reached.get(id(family)),
                 "difference_to_reference": {
-                    name: found.get(id(family)) for name, found in differences.items()
+                    name: by_family.get(id(family)) for name, by_family in differences.items()
                 },
             }
             for family in study.families

@@ -117,7 +117,9 @@ def _families(runs: Sequence[RunData]) -> tuple[Family, ...]:
         method = str(settings.get("method", ""))
         rivals = [other for other in own if other["method"] == method]
         varied = {key: settings.get(key) for key in _differing(rivals)} if method else {}
-        label = " ".join([method, *(said(key, value) for key, value in varied.items())]).strip()
+        label = " ".join(
+            [method, *(setting_text(key, value) for key, value in varied.items())]
+        ).strip()
         label = label or members[0].label
         by_seed = {
             run.seed: replace(run, label=label) for run in sorted(members, key=_result_count)
@@ -160,11 +162,11 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _groups(
     runs: Iterable[RunData], key: Callable[[RunData], dict[str, Any]]
 ) -> list[tuple[dict[str, Any], list[RunData]]]:
-    found: dict[str, tuple[dict[str, Any], list[RunData]]] = {}
+    groups: dict[str, tuple[dict[str, Any], list[RunData]]] = {}
     for run in runs:
         value = key(run)
-        found.setdefault(_text(value), (value, []))[1].append(run)
-    return list(found.values())
+        groups.setdefault(_text(value), (value, []))[1].append(run)
+    return list(groups.values())
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -173,7 +175,7 @@ def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
 
 
-def said(key: str, value: Any) -> str:
+def setting_text(key: str, value: Any) -> str:
     """Return a setting as "key=value", without the method in front of the key."""
     group, _, name = key.rpartition(".")
     shown = f"{value:g}" if isinstance(value, float) else str(value).lower()
@@ -186,7 +188,7 @@ def _titles(tasks: Sequence[tuple[dict[str, Any], list[RunData]]]) -> list[str]:
     keys = _differing([task for task, _ in known])
     alone = UNKNOWN if len(tasks) > 1 else ""
     return [
-        ", ".join(said(key, task.get(key, "?")) for key in keys if task)
+        ", ".join(setting_text(key, task.get(key, "?")) for key in keys if task)
         or in_words(runs[0].config)
         or alone
         for task, runs in tasks

@@ -27,46 +27,46 @@ class SetCoverage:
 
 def conformal_by_seed(family: Family) -> dict[int | None, ConformalResults]:
     """Return the prediction sets of each seed that has some."""
-    found = {}
+    results = {}
     for run in family.runs if not family.personal else ():
         try:
             sets = read_conformal(run.path) if run.path else None
         except RecordError:
             continue
         if sets and sets.scores:
-            found[run.seed] = sets
-    return found
+            results[run.seed] = sets
+    return results
 
 
-def curve_of(found: Sequence[ConformalResults], score: str) -> list[SetCoverage]:
+def curve_of(results: Sequence[ConformalResults], score: str) -> list[SetCoverage]:
     """Return the sets of a score at the levels that all seeds measured, in ascending order."""
     tables = [
         {one.miscoverage: one for one in sets.scores.get(score, ()) if one.coverage is not None}
-        for sets in found
+        for sets in results
     ]
     shared = sorted(set.intersection(*map(set, tables))) if tables else []
     rows = [_over_seeds(level, [table[level] for table in tables]) for level in shared]
     return [row for row in rows if row]
 
 
-def chosen(found: Sequence[ConformalResults], score: str) -> SetCoverage | None:
+def chosen(results: Sequence[ConformalResults], score: str) -> SetCoverage | None:
     """Return the sets at the configured level, None if the levels of the seeds differ."""
-    wanted = {sets.miscoverage for sets in found}
+    wanted = {sets.miscoverage for sets in results}
     if len(wanted) != 1:
         return None
     (level,) = wanted
-    return next((row for row in curve_of(found, score) if row.miscoverage == level), None)
+    return next((row for row in curve_of(results, score) if row.miscoverage == level), None)
 
 
-def first_choice(found: Sequence[ConformalResults]) -> SeedSummary | None:
+def first_choice(results: Sequence[ConformalResults]) -> SeedSummary | None:
     """Return the top-1 accuracy."""
-    return summarise_seeds(sets.accuracy for sets in found)
+    return summarise_seeds(sets.accuracy for sets in results)
 
 
 def numbers_of(family: Family) -> dict[str, Any] | None:
     """Return the sets at the configured level as JSON values by score, None without any."""
-    found = list(conformal_by_seed(family).values())
-    rows = {score: chosen(found, score) for score in (found[0].scores if found else ())}
+    results = list(conformal_by_seed(family).values())
+    rows = {score: chosen(results, score) for score in (results[0].scores if results else ())}
     return {score: row and _plain(row) for score, row in rows.items()} or None
 
 

@@ -85,12 +85,12 @@ def _draw_curve(axes: "Axes", series: Series, get: OfFairness, line: Any) -> Non
 def _mark_target(axes: "Axes", study: Study, series: list[Series]) -> None:
     """Mark where the curves first reach the target, or the final accuracy of the reference."""
     base = reference(study)
-    found = reached(study)
-    if not base or len(found) < 2:
+    reached_rounds = reached(study)
+    if not base or len(reached_rounds) < 2:
         return
-    target, total = found[0][1].target, found[0][1].total
+    target, total = reached_rounds[0][1].target, reached_rounds[0][1].total
     axes.hlines(target, 0, total, color=MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=2)
-    where = {id(family): value for family, value in found}
+    where = {id(family): value for family, value in reached_rounds}
     for each in series:
         value = where.get(id(each.family))
         if value and value.round and each.family is not base and not each.style.faint:

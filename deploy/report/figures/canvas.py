@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE = (5.6, 3.7)  # inches; a phone shows them 330 pixels wide
+SIZE = (5.6, 3.7)  # inches. A phone shows a figure 330 pixels wide.
 TEXT, SMALL = 11.5, 10.5  # points
 HIGH = 0.4  # above this accuracy, an axis does not begin at 0
 HEAD_ROOM = 54  # characters of the small size above the axes

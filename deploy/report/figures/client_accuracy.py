@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def distribution(study: Study) -> "Figure | None":
-    """Draw every client's accuracy at the end, from worst to best; the mean over seeds by rank."""
+    """Draw the final accuracy of every client in ascending order, the mean over seeds by rank."""
     shown = [
         (each, by_rank(list(client_accuracies(each.family).values())))
         for each in coloured_series(study)

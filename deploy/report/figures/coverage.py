@@ -28,10 +28,10 @@ def coverage(study: Study, score: str) -> "Figure | None":
         study: the study. Values are means over the seeds that have sets.
         score: a key of `common.conformal.prediction_sets.SCORES`.
     """
-    found = [
+    results = [
         (each, list(conformal_by_seed(each.family).values())) for each in coloured_series(study)
     ]
-    shown = [(each, sets) for each, sets in found if curve_of(sets, score)]
+    shown = [(each, sets) for each, sets in results if curve_of(sets, score)]
     if not shown:
         return None
     figure, (axes,) = canvas("labels in a set, mean", f"coverage ({score})")
@@ -67,16 +67,16 @@ def coverage(study: Study, score: str) -> "Figure | None":
 def coverage_of_clients(study: Study) -> "Figure | None":
     """Draw the coverage of every client, from lowest to highest, with the promised coverage."""
     score = next(iter(SCORES))
-    found = [
+    results = [
         (each, list(conformal_by_seed(each.family).values())) for each in coloured_series(study)
     ]
-    shown = [(each, by_rank([_by_client(one, score) for one in sets])) for each, sets in found]
+    shown = [(each, by_rank([_by_client(one, score) for one in sets])) for each, sets in results]
     shown = [(each, heights) for each, heights in shown if heights]
     if not shown:
         return None
     figure, (axes,) = canvas("clients, from lowest to highest", f"coverage ({score})")
     draw_ranks(axes, shown)
-    promised = next(1 - sets[0].miscoverage for _, sets in found if sets)
+    promised = next(1 - sets[0].miscoverage for _, sets in results if sets)
     dotted: Any = {"linewidth": 1.2, "linestyle": (0, (1, 1.5))}
     axes.axhline(promised, color=INK, **dotted)
     accuracy_axis(axes, min(heights[0] for _, heights in shown), 1)

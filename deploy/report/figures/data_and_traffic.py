@@ -35,11 +35,13 @@ ALIKE = 0.01  # smallest relative difference in traffic that is drawn
 
 def partition(study: Study) -> "Figure | None":
     """Draw the share of each class in the training samples of each client."""
-    found = partition_of(study)
-    if found is None or not found.clients:
+    class_counts = partition_of(study)
+    if class_counts is None or not class_counts.clients:
         return None
-    clients = sorted(found.clients, key=lambda name: _by_main_class(found.clients[name]))
-    counts = [found.clients[name] for name in clients]
+    clients = sorted(
+        class_counts.clients, key=lambda name: _by_main_class(class_counts.clients[name])
+    )
+    counts = [class_counts.clients[name] for name in clients]
     totals = [sum(row) for row in counts]
     uneven = max(totals) > 1.05 * max(min(totals), 1)
     height = max(SIZE[1], 0.9 + 0.19 * min(len(clients), NAMED_CLIENTS))
@@ -52,10 +54,13 @@ def partition(study: Study) -> "Figure | None":
     many = len(clients) > NAMED_CLIENTS
     set_names(axes[0].yaxis, [] if many else clients, 20, lines=1)
     set_names(
-        axes[0].xaxis, found.classes if len(found.classes) <= NAMED_CLASSES else [], 8, lines=1
+        axes[0].xaxis,
+        class_counts.classes if len(class_counts.classes) <= NAMED_CLASSES else [],
+        8,
+        lines=1,
     )
     set_heading(axes[0], f"{len(clients)} clients, by their main class" if many else "client")
-    axes[0].set_xlabel(f"class, of {len(found.classes)}", fontsize=SMALL, color=MUTED)
+    axes[0].set_xlabel(f"class, of {len(class_counts.classes)}", fontsize=SMALL, color=MUTED)
     if uneven:
         side = axes[1]
         clear_axes(side)

@@ -73,17 +73,19 @@ def drift_by_layer(study: Study) -> "Figure | None":
 
 def _drift(series: Series) -> dict[str, SeedSummary]:
     last = last_diagnosed(series.family, "drift")
-    names = dict.fromkeys(name for found in last for name in table_in(found, "drift", "layers"))
-    found = {name: mean_over_rounds(series.family, "drift", "layers", name) for name in names}
-    return {name: value for name, value in found.items() if value and value.low > 0}
+    names = dict.fromkeys(
+        name for diagnostics in last for name in table_in(diagnostics, "drift", "layers")
+    )
+    means = {name: mean_over_rounds(series.family, "drift", "layers", name) for name in names}
+    return {name: value for name, value in means.items() if value and value.low > 0}
 
 
 def _mark_bounds(axes: "Axes", study: Study) -> None:
     sizes = {
-        len(found["clients"])
+        len(diagnostics["clients"])
         for each in coloured_series(study)
-        for found in last_diagnosed(each.family, "drift")
-        if found.get("clients") and isinstance(found["clients"], list)
+        for diagnostics in last_diagnosed(each.family, "drift")
+        if diagnostics.get("clients") and isinstance(diagnostics["clients"], list)
     }
     marks = [(1.0, "orthogonal")]
     marks += [(1 / size, f"all equal (1/{size})") for size in sizes if len(sizes) == 1]
@@ -157,7 +159,7 @@ def similarity(study: Study) -> "Figure | None":
 def _similarity(series: Series) -> dict[str, float]:
     """Return each layer's mean CKA over pairs, diagnosed rounds and seeds."""
     last = last_diagnosed(series.family, "cka")
-    names = [name for found in last for name in table_in(found, "cka", "layers")]
+    names = [name for diagnostics in last for name in table_in(diagnostics, "cka", "layers")]
     means = {}
     for name in dict.fromkeys(names):
         points = over_rounds(series.family, "cka", "layers", name, "mean")
@@ -181,8 +183,8 @@ def _stretched(grid: Sequence[Sequence[float | None]], low: float) -> list[list[
 
 def matrices(study: Study) -> "Figure | None":
     """Draw the CKA of every pair of clients in the last layer, one matrix per method."""
-    found = [(each, _last_matrix(each)) for each in coloured_series(study)]
-    shown = [(each, grid) for each, grid in found if grid][:MOST_MATRICES]
+    matrices = [(each, _last_matrix(each)) for each in coloured_series(study)]
+    shown = [(each, grid) for each, grid in matrices if grid][:MOST_MATRICES]
     low = _floor([line for _, grid in shown for line in grid])
     if low is None:
         return None
@@ -206,14 +208,16 @@ def matrices(study: Study) -> "Figure | None":
 
 def _last_matrix(series: Series) -> list[list[float | None]]:
     """Return the CKA matrix of the last layer in the last diagnosed round of the first seed."""
-    for found in last_diagnosed(series.family, "cka")[:1]:
-        for layer in list(table_in(found, "cka", "layers").values())[-1:]:
+    for diagnostics in last_diagnosed(series.family, "cka")[:1]:
+        for layer in list(table_in(diagnostics, "cka", "layers").values())[-1:]:
             return _square(at(layer, "matrix"))
     return []
 
 
-def _square(found: object) -> list[list[float | None]]:
+def _square(matrix: object) -> list[list[float | None]]:
     """Return the rows of a square matrix, [] for anything else."""
-    rows = [row for row in found if isinstance(row, list)] if isinstance(found, list) else []
-    whole = isinstance(found, list) and {len(found)} == {len(rows), *map(len, rows)}
-    return [[number_in(value) for value in row] for row in rows] if whole else []
+    if not isinstance(matrix, list):
+        return []
+    rows = [row for row in matrix if isinstance(row, list)]
+    is_square = {len(matrix)} == {len(rows), *map(len, rows)}
+    return [[number_in(value) for value in row] for row in rows] if is_square else []

@@ -44,8 +44,8 @@ def target(study: Study) -> "Figure | None":
         axes.barh(place, value.round or total, height=0.58, linewidth=0,
                   color=style.colour if value.round else LINE,
                   alpha=0.3 if style.faint else 0.85)  # fmt: skip
-        said = f"{value.round}  ({value.speedup_text})" if value.round else "not reached"
-        write_text(axes, (value.round or 0) + total * 0.015, place, said, va="center", color=INK)
+        label = f"{value.round}  ({value.speedup_text})" if value.round else "not reached"
+        write_text(axes, (value.round or 0) + total * 0.015, place, label, va="center", color=INK)
     set_names(axes.yaxis, [name_of(family) for family, _ in rows], 24)
     axes.invert_yaxis()
     axes.grid(visible=False)
@@ -61,14 +61,14 @@ def difference(study: Study) -> "Figure | None":
 
     base = reference(study)
     ranks = {id(each.family): each.style.rank for each in series_of(study)}
-    found = {name: differences(study, name) for name, *_ in MEASURES}
-    families = sorted((family for family, _ in found["mean"]), key=lambda one: ranks[id(one)])
+    by_metric = {name: differences(study, name) for name, *_ in MEASURES}
+    families = sorted((family for family, _ in by_metric["mean"]), key=lambda one: ranks[id(one)])
     families = families[:MOST]
     if not base or not families:
         return None
     figure, (axes,) = canvas(height=max(SIZE[1], 0.95 + 0.36 * len(families)))
     for (name, _, colour, marker, _), shift in zip(MEASURES, (-0.16, 0.16), strict=True):
-        values = {id(family): value for family, value in found[name]}
+        values = {id(family): value for family, value in by_metric[name]}
         for place, family in enumerate(families):
             value = values[id(family)]
             axes.hlines(place + shift, value.low, value.high, color=colour, linewidth=2.4,

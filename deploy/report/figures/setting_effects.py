@@ -28,7 +28,7 @@ from deploy.report.metrics import (
     reference,
     varied_alone,
 )
-from deploy.report.run_groups import Family, Study, said
+from deploy.report.run_groups import Family, Study, setting_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,13 +54,13 @@ def ablations(study: Study) -> "Figure | None":
 def _ablation(study: Study) -> list[tuple[str, Family]]:
     """Return the complete method, its variants with one part off, and the reference."""
     base = reference(study)
-    found: list[tuple[str, Family]] = []
+    variants: list[tuple[str, Family]] = []
     for whole in evaluated(study):
         rivals = [f for f in evaluated(study) if f.method == whole.method and not f.personal]
         parts = {} if whole.personal else _parts_off(whole, rivals)
-        if len(parts) >= len(found) and parts:
-            found = [(whole.method, whole), *parts.items()]
-    rows = found[: MOST - 1]
+        if len(parts) >= len(variants) and parts:
+            variants = [(whole.method, whole), *parts.items()]
+    rows = variants[: MOST - 1]
     own = {family.method for _, family in rows}
     return [*rows, (base.method, base)] if rows and base and base.method not in own else rows
 
@@ -68,14 +68,14 @@ def _ablation(study: Study) -> list[tuple[str, Family]]:
 def _parts_off(whole: Family, families: Sequence[Family]) -> dict[str, Family]:
     """Return the families that differ from `whole` in one setting: a switch, or a 0."""
     defaults = RunConfig().to_flat()
-    found = {}
+    variants = {}
     for family in families:
         differ = [k for k, v in family.varied.items() if v != whole.varied[k]]
         if len(differ) == 1:
             value, usual = family.varied[differ[0]], defaults.get(differ[0])
             if value != usual and (isinstance(value, bool) or not value):
-                found[said(differ[0], value)] = family
-    return found
+                variants[setting_text(differ[0], value)] = family
+    return variants
 
 
 def _draw_bars(axes: "Axes", rows: Sequence[tuple[str, Family]]) -> None:
@@ -102,16 +102,16 @@ def values(study: Study, rank: int = 0) -> "Figure | None":
         study: the study.
         rank: which setting: 0 for the one with the most values.
     """
-    found = {
+    by_setting = {
         name: along
         for name, along in varied_alone(study).items()
         if not all(isinstance(value, bool) for value in along)
     }
-    ordered = sorted(found, key=lambda name: -len(found[name]))
+    ordered = sorted(by_setting, key=lambda name: -len(by_setting[name]))
     if rank >= len(ordered):
         return None
     figure, (axes,) = canvas("", "accuracy")
-    level = _draw_along(axes, ordered[rank], found[ordered[rank]], study)
+    level = _draw_along(axes, ordered[rank], by_setting[ordered[rank]], study)
     legend(figure, [*_keys(), *level])
     return figure
 
@@ -145,19 +145,19 @@ def _draw_along(axes: "Axes", name: str, along: Mapping[Any, Family], study: Stu
     return [legend_entry(base.method, MUTED, **dotted)] if base else []
 
 
-def _places(axes: "Axes", found: Sequence[Any]) -> list[float]:
+def _places(axes: "Axes", values: Sequence[Any]) -> list[float]:
     """Return the x positions of the values: to scale for numbers, else in order."""
-    numbers = [v for v in found if not isinstance(v, bool) and number_in(v) is not None]
-    shown = [fill(f"{v:g}" if isinstance(v, float) else str(v), 14) for v in found]
+    numbers = [v for v in values if not isinstance(v, bool) and number_in(v) is not None]
+    shown = [fill(f"{v:g}" if isinstance(v, float) else str(v), 14) for v in values]
     low, high = (min(numbers, default=0), max(numbers, default=0))
-    whole = len(numbers) == len(found)
+    whole = len(numbers) == len(values)
     positive = [value for value in numbers if value > 0]
     wide = bool(positive) and high >= DECADES * min(positive)
     if whole and low > 0 and wide:
         axes.set_xscale("log")
         axes.minorticks_off()
     places = [float(v) for v in numbers] if whole and (low > 0 or not wide) else None
-    chosen = places or [float(place) for place in range(len(found))]
+    chosen = places or [float(place) for place in range(len(values))]
     axes.set_xticks(chosen, shown)
     axes.margins(x=0.06)
     return chosen

@@ -75,8 +75,8 @@ def memory(study: Study) -> "Figure | None":
 
 def cosines(study: Study) -> "Figure | None":
     """Draw the cosine of the step with each client's update over the diagnosed rounds."""
-    found = [(each, step_cosines(each.family)) for each in coloured_series(study)]
-    shown = [(each, points) for each, points in found if points][:MOST]
+    cosines_by_series = [(each, step_cosines(each.family)) for each in coloured_series(study)]
+    shown = [(each, points) for each, points in cosines_by_series if points][:MOST]
     if not shown:
         return None
     columns = 1 if len(shown) <= 2 else 2
@@ -94,8 +94,8 @@ def cosines(study: Study) -> "Figure | None":
                      linestyle="none", markersize=4.2, alpha=0.5, markeredgewidth=0)  # fmt: skip
         one.axhline(0, color=MUTED, linewidth=1)
         against = sum(cosine < 0 for _, cosine in points)
-        said = f"{each.name}: {100 * against / len(points):.0f} % against"
-        one.set_title(said, loc="left", fontsize=SMALL, color=INK, pad=4, parse_math=False)
+        title = f"{each.name}: {100 * against / len(points):.0f} % against"
+        one.set_title(title, loc="left", fontsize=SMALL, color=INK, pad=4, parse_math=False)
         one.set_xlim(left=0)
     lowest = min(cosine for _, points in shown for _, cosine in points)
     highest = max(cosine for _, points in shown for _, cosine in points)

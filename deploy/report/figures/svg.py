@@ -101,9 +101,9 @@ def for_page(svg: str, name: str, words: str) -> str:
         svg = pattern.sub(form.format(name), svg)
     for colour, (token, _) in TOKENS.items():
         svg = re.sub(f"{colour}(?![0-9a-f])", f"var({token})", svg, flags=re.I)
-    svg = _FONT.sub(lambda found: f"font-size: {found[2]}px", svg)
+    svg = _FONT.sub(lambda match: f"font-size: {match[2]}px", svg)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{words}" ', 1)
 
 
-def _shorter(found: re.Match[str]) -> str:
-    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+def _shorter(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")

@@ -58,15 +58,15 @@ def _range(column: Column, value: SeedSummary | None) -> str:
 def difference_table(study: Study) -> TableData | None:
     """Return the difference of each family to the reference, with its interval."""
     base = metrics.reference(study)
-    found = {name: metrics.differences(study, name) for name in STATISTICS}
-    if base is None or not found[MEAN.key]:
+    by_metric = {name: metrics.differences(study, name) for name in STATISTICS}
+    if base is None or not by_metric[MEAN.key]:
         return None
-    worst = {id(family): value for family, value in found[WORST10.key]}
+    worst = {id(family): value for family, value in by_metric[WORST10.key]}
     return TableData(
         [f"compared with {metrics.name_of(base)}", MEAN.title, WORST10.title, "common seeds"],
         [
             cells(metrics.name_of(family), _points(value), _points(worst[id(family)]), value.seeds)
-            for family, value in found[MEAN.key]
+            for family, value in by_metric[MEAN.key]
         ],
         f"Percentage points on the same clients and seeds, with the {100 * LEVEL:.0f} % interval "
         "of a paired bootstrap over seeds and clients. Bold: the interval excludes 0 and has a "
@@ -81,11 +81,11 @@ def _points(value: PairedDifference) -> Cell:
 
 def target_table(study: Study) -> TableData | None:
     """Return the round in which each family first reaches the target, with its speed-up."""
-    found = metrics.reached(study)
-    if len(found) < 2:
+    by_family = metrics.reached(study)
+    if len(by_family) < 2:
         return None
     return TableData(
-        ["method", "round", f"of {found[0][1].total} rounds", "speed-up"],
+        ["method", "round", f"of {by_family[0][1].total} rounds", "speed-up"],
         [
             cells(
                 metrics.name_of(family),
@@ -93,7 +93,7 @@ def target_table(study: Study) -> TableData | None:
                 "-" if value.share is None else f"{100 * value.share:.0f} %",
                 value.speedup_text or "-",
             )
-            for family, value in found
+            for family, value in by_family
         ],
         "First evaluated round in which the mean over the seeds reaches "
         f"{metrics.goal(study)}. The speed-up is relative to the rounds of the reference.",
