@@ -1,4 +1,4 @@
-"""Work in a process of its own, so that its memory is its own, and can be told."""
+"""Run a function in a new process, to measure its memory alone."""
 
 import ctypes
 import gc
@@ -16,22 +16,22 @@ PATIENCE_SECONDS = 600.0
 
 
 class PatienceError(BenchError):
-    """Work was not done when patience ended."""
+    """The function did not return before the timeout."""
 
 
 def alone(work: Callable[..., Any], *given: Any, patience: float = PATIENCE_SECONDS) -> Any:
-    """Return what work(*given) returns in a new process.
+    """Return the result of work(*given) in a new process.
 
     Raises:
-        PatienceError: it was not done after `patience` seconds.
-        BenchError: the process died of it; what it said is on stderr.
+        PatienceError: it did not return within `patience` seconds.
+        BenchError: the process died. Its output is on stderr.
     """
     what = f"{work.__name__}{given}"
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(there, work, *given))
     ours = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    process.start()  # and Ctrl-C is for us alone, who will end it
+    process.start()  # Ctrl-C reaches this process only, which then ends the child
     there.close()
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, ours)
@@ -51,22 +51,22 @@ def _send(there: Connection, work: Callable[..., Any], *given: Any) -> None:
 
 
 def rss() -> float:
-    """Return the megabytes (1e6 bytes) of memory that this process holds now."""
+    """Return the resident memory of this process, in megabytes (1e6 bytes)."""
     return _status("VmRSS")
 
 
 def peak() -> float:
-    """Return the most that it ever held, or since `settled`.
+    """Return the peak resident memory in megabytes, since the start or the last `settled`.
 
-    Not ru_maxrss: a new process is told its parent's there.
+    ru_maxrss is not used, because a new process inherits its parent's value.
     """
     return _status("VmHWM")
 
 
 def settled() -> float:
-    """Give back what is free, let `peak` begin anew, and return the megabytes that are left."""
+    """Return freed memory to the system, reset `peak`, and return the resident megabytes."""
     gc.collect()
-    with suppress(OSError, AttributeError):  # another C library than glibc keeps what it likes
+    with suppress(OSError, AttributeError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return rss()

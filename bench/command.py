@@ -1,7 +1,7 @@
-"""What the command of every benchmark does beside measuring.
+"""Shared parts of the benchmark commands: options, tables, JSON files, clean stop.
 
-It refuses at once what it could not use in the end, shows and keeps what was measured also when it
-is stopped before the end, and leaves neither files nor processes behind.
+Wrong options are refused before anything is measured. Ctrl-C keeps the results so far, marked as
+partial, and leaves no file and no process behind.
 """
 
 import ctypes
@@ -32,14 +32,14 @@ from common.parallel import usable_cores
 from deploy.system.processes import is_alive
 from deploy.system.signals import STOPPING, stop_signals_ignored
 
-TEMPORARY = "fk-bench-"  # short: what Ray puts below must be the name of a socket
+TEMPORARY = "fk-bench-"  # short, because Ray creates sockets below it
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 LAST_SECONDS = 10.0
 WIDE = 120  # characters of a line of a file
 
 
 class Stopped(BaseException):
-    """A signal asks for the end, the exit status of which is `code`."""
+    """A signal stopped the benchmark. `code` is the exit status."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -50,7 +50,7 @@ class Stopped(BaseException):
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return the type of an option that is a whole number and not smaller than this."""
+    """Return an option type for whole numbers of at least `least`."""
 
     def read(text: str) -> int:
         with suppress(ValueError):
@@ -62,17 +62,20 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def add_json(parser: ArgumentParser) -> None:
-    """Add the option `--json`, whose file is known to be writable before anything is measured."""
+    """Add the option `--json`. Parsing checks that its file is writable."""
     parser.add_argument(
-        "--json", type=writable, metavar="FILE", help="keep the figures, and what they are of"
+        "--json",
+        type=writable,
+        metavar="FILE",
+        help="write the results to FILE",
     )
 
 
 def writable(text: str) -> Path:
-    """Return the path of a file that can be written; it is left as it is.
+    """Return the path of a writable file, without changing it.
 
     Raises:
-        ArgumentTypeError: it cannot be written.
+        ArgumentTypeError: the file cannot be written.
     """
     path = Path(text).absolute()
     is_new = not os.path.lexists(path)
@@ -93,16 +96,16 @@ def writable(text: str) -> Path:
 
 
 def carry_out(measure: Callable[[Path], None], show: Callable[[str | None], None]) -> None:
-    """Measure, and show what was measured.
+    """Measure and show the results.
 
     Args:
-        measure: is given a folder, in which all temporary files are made; it goes away, as every
-            process does that was started meanwhile.
-        show: prints and keeps what there is; it is given the reason why that is not all, which has
-            been printed, or None.
+        measure: takes a folder for all temporary files. The folder and all processes started in
+            the meantime are removed at the end.
+        show: prints and writes the results. Its argument is the reason why they are partial, or
+            None.
 
     Raises:
-        SystemExit: 128 + n when signal n stopped it, 1 when something did not do its work.
+        SystemExit: 128 + n if signal n stopped the benchmark, 1 after an error.
     """
     why, code = None, 0
     try:
@@ -111,17 +114,17 @@ def carry_out(measure: Callable[[Path], None], show: Callable[[str | None], None
     except Stopped as stopped:
         why, code = str(stopped), stopped.code
     except (FedError, OSError, SubprocessError) as error:
-        why, code = "something failed", 1
+        why, code = "an error", 1
         print(error, file=sys.stderr)  # noqa: T201
     if why:
-        print(f"PARTIAL, {why}: only what had been measured by then")  # noqa: T201
+        print(f"PARTIAL, {why}: only the results so far")  # noqa: T201
     show(why)
     if code:
         sys.exit(code)
 
 
 def print_tables(tables: Sequence[Table], legend: str) -> None:
-    """Print those tables that have rows, and what their words and units mean."""
+    """Print the tables that have rows, and the legend."""
     filled = [table for table in tables if table.row_count]
     for table in filled:
         Console(width=None if sys.stdout.isatty() else WIDE).print(table)
@@ -132,25 +135,25 @@ def print_tables(tables: Sequence[Table], legend: str) -> None:
 def keep(
     path: Path | None, why: str | None, about: Mapping[str, Any] | None = None, **figures: Any
 ) -> None:
-    """Write the file of `--json`, if one is wanted and there are any figures.
+    """Write the file of `--json`, if there is one and there are any results.
 
     Args:
-        path: of the file.
-        why: the reason why the figures are not all, or None; "partial" in the file.
-        about: what they are of.
-        figures: what was measured.
+        path: the file, or None.
+        why: the reason why the results are partial, or None. Its key in the file is "partial".
+        about: the setup of the benchmark.
+        figures: the results.
     """
     if path and any(figures.values()):
-        said = {"partial": why, "machine": machine(), **(about or {}), **figures}
+        content = {"partial": why, "machine": machine(), **(about or {}), **figures}
         try:
             with atomic_write(path) as file:
-                file.write(f"{json.dumps(said, indent=1)}\n".encode())
+                file.write(f"{json.dumps(content, indent=1)}\n".encode())
         except OSError as error:
             sys.exit(f"{path} cannot be written: {error}")
 
 
 def machine() -> Mapping[str, Any]:
-    """Return what a table is worth nothing without."""
+    """Return a description of this machine and its package versions."""
     versions = {name: version(name) for name in ("fedkeel", "flwr", "ray", "torch")}
     return {"cores": usable_cores(), "system": platform.platform(),
             "python": platform.python_version(), **versions}  # fmt: skip
@@ -158,7 +161,7 @@ def machine() -> Mapping[str, Any]:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let the first signal that asks for the end raise Stopped, and no other one disturb that."""
+    """Raise Stopped at the first stop signal, and ignore further ones."""
 
     def stop(number: int, _: FrameType | None) -> NoReturn:
         for one in STOPPING:
@@ -167,7 +170,7 @@ def _stoppable() -> Iterator[None]:
 
     usual = {number: signal.getsignal(number) for number in STOPPING}
     for number, handler in usual.items():
-        if number == signal.SIGTERM or handler is not signal.SIG_IGN:  # nohup asks to go on
+        if number == signal.SIGTERM or handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, stop)
     yield
     for number, handler in usual.items():
@@ -176,8 +179,8 @@ def _stoppable() -> Iterator[None]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Yield the folder of all temporary files; processes that were started end, then it goes."""
-    with suppress(OSError, AttributeError):  # Linux: whose parent dies is ours, and can be ended
+    """Yield a folder for all temporary files. At the end, kill started processes and delete it."""
+    with suppress(OSError, AttributeError):  # Linux: adopt orphans, to kill them at the end
         ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1, 0, 0, 0)
     before = set(_children())
     home = tempfile.mkdtemp(prefix=TEMPORARY)
@@ -195,15 +198,15 @@ def _scratch() -> Iterator[Path]:
 
 
 def _end(before: set[psutil.Process]) -> None:
-    """Kill all descendants but these, and wait until none of them runs; nobody is reaped."""
+    """Kill all descendants except `before`, and wait until none of them runs."""
     until = time.monotonic() + LAST_SECONDS
     while time.monotonic() < until:
-        running = [one for one in _children() if one not in before and is_alive(one)]
+        running = [child for child in _children() if child not in before and is_alive(child)]
         if not running:
             return
-        for one in running:
+        for child in running:
             with suppress(psutil.Error):
-                one.kill()
+                child.kill()
         time.sleep(0.02)
 
 

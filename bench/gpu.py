@@ -1,10 +1,10 @@
-"""The trainer's step beside a loop written by hand for the same model, on one device.
+"""The trainer's step compared with a hand-written loop for the same model, on one device.
 
     python -m bench.gpu [--device cuda] [--model cnn] [--batch 50] [--steps 40] [--repeats 7]
 
-The loop has all pictures on the device, normalised, and does nothing but the step: choose a batch,
-forward, backward, torch.optim.SGD; it never looks at the loss. It runs with the channels in either
-order, and the better time of a precision counts. The trainer is what clients run, from the order of
+The loop has all images on the device, normalised. It only runs the step: choose a batch, forward,
+backward, torch.optim.SGD. It never reads the loss. It runs in both memory formats, and the better
+time of a precision counts. The trainer is what clients run, from the order of
 an epoch to its summary. All run in one process, which keeps freed memory, one after another, all of
 them once before any runs again. Where there is no GPU, `--device cpu` shows the same ratio on one
 thread.
@@ -46,7 +46,7 @@ Timed = tuple[str, Epoch]  # and its precision
 
 
 def drawn(count: int) -> Dataset:
-    """Return random pictures; a step takes as long for them as for others."""
+    """Return a data set of random images."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
     names = tuple(map(str, range(CLASSES)))
@@ -57,7 +57,7 @@ def drawn(count: int) -> Dataset:
 def by_hand(
     data: Dataset, model: str, device: str, batch: int, precision: str, order: torch.memory_format
 ) -> Epoch:
-    """Return an epoch of the loop that one writes by hand."""
+    """Return an epoch of the hand-written loop."""
     pixels = normalise(torch.from_numpy(data.images), data.mean, data.std).to(device)
     pixels, labels = pixels.to(memory_format=order), torch.from_numpy(data.labels).to(device)
     net = build(model, SHAPE, CLASSES, seed=0).to(device, memory_format=order).train()
@@ -81,7 +81,7 @@ def by_hand(
 
 
 def ours(data: Dataset, model: str, device: str, plan: TrainConfig) -> Epoch:
-    """Return an epoch as a client trains it."""
+    """Return an epoch of the trainer, as a client runs it."""
     flat = FlatModel(build(model, SHAPE, CLASSES, seed=0), device)
     everything = np.arange(len(data))
     return lambda number: train(
@@ -90,7 +90,7 @@ def ours(data: Dataset, model: str, device: str, plan: TrainConfig) -> Epoch:
 
 
 def away(epoch: Epoch) -> Epoch:
-    """Return the epoch for a data set of its own that finds no room on the device."""
+    """Return the epoch for a data set that does not fit on the device."""
 
     def without_room(number: int) -> None:
         share, image_batches.RESIDENT_SHARE = image_batches.RESIDENT_SHARE, 0.0
@@ -122,7 +122,7 @@ Times = Mapping[str, list[float]]  # seconds of the epochs of each row
 
 
 def measure(epochs: Mapping[str, Timed], repeats: int, times: Times) -> None:
-    """Run every epoch, one after another, so often and once more; the first times warm up."""
+    """Run all epochs `repeats` times, after one warm-up."""
     for number in range(repeats + 1):
         for name, (_, epoch) in epochs.items():
             begin = time.perf_counter()

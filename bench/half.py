@@ -1,4 +1,4 @@
-"""What FedPCD's history would lose in half precision, measured on a real run's displacements.
+"""The error of FedPCD's history in half precision, measured on the updates of a real run.
 
     python -m bench.half RUN [RUN ...]
 
@@ -35,7 +35,7 @@ inner products: the largest error, relative to the largest square; step: its err
 
 
 def rounded(kind: torch.dtype) -> Callable[[Vector], Vector]:
-    """Return what a vector is after it was stored in another dtype."""
+    """Return a function that rounds a vector to another dtype and back."""
     return lambda vector: torch.from_numpy(np.array(vector)).to(kind).float().numpy()
 
 
@@ -46,10 +46,10 @@ STORED: Mapping[str, Callable[[Vector], Vector]] = {
 
 
 def finished(text: str) -> Path:
-    """Return the folder of a run.
+    """Return the run directory.
 
     Raises:
-        ArgumentTypeError: it holds no checkpoint or no weights.
+        ArgumentTypeError: it has no checkpoint or no weights.
     """
     run = Path(text)
     head, _ = newest_head(run / CHECKPOINTS)
@@ -59,10 +59,10 @@ def finished(text: str) -> Path:
 
 
 def read(run: Path) -> tuple[Cohort, History, Layout]:
-    """Return a run's last cohort, what else its newest checkpoint remembers, and its layout.
+    """Return a run's last cohort, the rest of its history, and its layout.
 
     Raises:
-        BenchError: it is no run of FedPCD that remembers earlier rounds.
+        BenchError: the run is not one of FedPCD with a history of earlier rounds.
     """
     head, _ = newest_head(run / CHECKPOINTS)
     assert head is not None, "the run is a finished one"
@@ -87,7 +87,7 @@ def remembered(seen: ClientVectors, rates: Mapping[ClientId, float]) -> History:
 
 
 def stored(history: History, store: Callable[[Vector], Vector]) -> History:
-    """Return the history with every displacement as it would come back from storage."""
+    """Return the history with every displacement rounded by `store`."""
     seen = {c: Entry(e.round, store(e.vector)) for c, e in history.seen.entries.items()}
     return remembered(ClientVectors(seen), history.rates)
 
@@ -110,7 +110,7 @@ def compared(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def measure(given: argparse.Namespace, rows: list[dict[str, Any]], _: Path) -> None:
-    """Compare for every run; `rows` gets the results."""
+    """Compare for every run and append the results to `rows`."""
     for run in given.runs:
         rows.extend(compared(run))
 

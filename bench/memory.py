@@ -1,10 +1,10 @@
-"""Memory: the server's peak beside its bound, growth over rounds, and a client's peak.
+"""Memory: the server's peak and its estimated bound, growth over rounds, and a client's peak.
 
     python -m bench.memory [--quick] [--only PART ...] [--json FILE]
 
-Each figure comes from a process of its own, less what that process held before. The server's
-rounds are FedPCD's with clients that return drawn displacements; the growth is that of whole runs
-on the inline engine; the client is FedKeel's own with one order after another.
+Each value is measured in its own process, minus the memory before the measurement. The server
+runs FedPCD with clients that return random updates. The growth is measured on whole runs in the
+inline engine. The client is FedKeel's ClientApp with one order after another.
 """
 
 import argparse
@@ -62,14 +62,14 @@ Row = dict[str, Any]
 
 
 class Drawing(ClientApp):
-    """Returns the model less a drawn displacement, as a client that trained would."""
+    """A client that returns the model minus a random update instead of training."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
         self.codec = FlatCodec(layout)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer one order; what it draws depends on the round and the client."""
+        """Answer one order. The update depends on the round and the client."""
         order = Order.read(message.content, self.codec.layout)
         weights, _ = self.codec.unpack(records_of(message.content, ArrayRecord)[ARRAYS])
         rng = np.random.default_rng([order.round, int(order.client)])
@@ -81,7 +81,7 @@ class Drawing(ClientApp):
 
 
 class Checkpoints:
-    """Keeps what a run keeps, in a folder that goes away, and looks at nothing else."""
+    """A run directory that writes checkpoints only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class Checkpoints:
 
 
 def server_point(window: int, cohort: int) -> Row:
-    """Run FedPCD until its history was full twice; return its peak and bound."""
+    """Run FedPCD until its history was filled twice; return the peak and the bound."""
     layout = Layout((Shape("weight", (SIZE,)),))
     clients = 40 * cohort  # so that few come twice
     method = FedPCD(history=window)

@@ -2,8 +2,8 @@
 
     python -m bench.methods [--out runs/methods] [--rounds 60] [--alphas 0.1 0.01]
 
-Each method's learning rate is the best of the same few, by mean accuracy, with seed 0; the table
-is of seed 1, which nothing was chosen on. Runs that are there already are not done again.
+The learning rate of each method is the best one of the same list, by mean accuracy with seed 0. The
+table is of seed 1, on which nothing was chosen. Existing runs are not repeated.
 """
 
 import argparse
@@ -31,10 +31,10 @@ FILE = "methods.json"
 
 
 def folder(text: str) -> Path:
-    """Return the folder of the runs, made where there is none.
+    """Return the folder of the runs, created if necessary.
 
     Raises:
-        ArgumentTypeError: nothing can be written there.
+        ArgumentTypeError: the folder is not writable.
     """
     path = Path(text).absolute()
     try:
@@ -47,7 +47,7 @@ def folder(text: str) -> Path:
 def runs_of(
     out: Path, alpha: float, lr: float, seed: int, rounds: int, methods: Sequence[str]
 ) -> dict[str, list[RunData]]:
-    """Return the runs of these methods, each followed by that of its clients' own models."""
+    """Return the runs of these methods, each followed by its personal models if it has some."""
     home = out / f"alpha{alpha:g}-lr{lr:g}-seed{seed}"
     settings = {
         "data.name": "fashion-mnist", "data.alpha": alpha, "model": "mlp", "clients": 100,
@@ -58,23 +58,23 @@ def runs_of(
     for method in methods:
         if not (home / method / OUTCOME).exists():
             command = [*FEDKEEL, "run", method, "--engine", "inline", "--name", method]
-            # a run that fails says so in its outcome; the others go on
+            # a failed run is recorded in its outcome
             subprocess.run(
                 [*command, *pairs], check=False, stdout=subprocess.DEVNULL, start_new_session=True
-            )  # Ctrl-C is for us alone: a run that it ends would count as done
+            )  # keeps Ctrl-C from a run, which would then count as completed
     return {method: load_runs({method: home / method}) for method in methods}
 
 
 def ended(run: RunData) -> bool:
-    """Say whether the last round was evaluated."""
+    """Return whether the last round was evaluated."""
     return bool(run.evaluated) and run.evaluated[-1][0] == run.rounds
 
 
 def table(out: Path, alpha: float, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield a row a method, and one more for clients' own models."""
+    """Yield one row per method, and one for its personal models if it has some."""
     tuned = {lr: runs_of(out, alpha, lr, TUNED_ON, rounds, list(METHODS)) for lr in RATES}
     for method in METHODS:
-        # the last run of a method is what it is for: the clients' own models, where there are some
+        # the last run of a method is that of its personal models, if it has some
         scores = {lr: tuned[lr][method][-1] for lr in RATES}
         known = {lr: run.evaluated[-1][1].mean for lr, run in scores.items() if ended(run)}
         if not known:
@@ -100,7 +100,7 @@ Tables = dict[str, list[dict[str, Any]]]  # by alpha
 
 
 def measure(given: argparse.Namespace, tables: Tables, _: Path) -> None:
-    """Run what is missing; `tables` gets each row."""
+    """Run the missing runs and add each row to `tables`."""
     for alpha in given.alphas:
         for row in table(given.out, alpha, given.rounds):
             tables.setdefault(f"{alpha:g}", []).append(row)

@@ -3,7 +3,7 @@
     python -m bench.round [--rounds 5] [--repeats 3] [--only NAME ...] [--root DIR]
                           [--against NAME=CHECKOUT[:PYTHON]] [--json FILE]
 
-All do the same work: 100 clients with 500 pictures of CIFAR-10's size each, 10 clients a round, the
+All do the same work: 100 clients with 500 images of CIFAR-10's size each, 10 clients a round, the
 model cnn, batches of 50, one epoch. They run one after another, all of them once before any runs
 again. Of a run neither the first round counts nor the last, after which some evaluate. Who stops it
 gets the table of the runs that were done by then.
@@ -35,7 +35,7 @@ from deploy.system.flower_env import QUIET
 BIN = Path(sys.prefix) / "bin"
 ROOT = Path(__file__).parents[1]
 LEAST_ROUNDS = 3
-BUSY = 0.1  # cores that others may keep busy before a run counts as disturbed
+BUSY = 0.1  # cores; a run counts as disturbed if other processes use more
 LEGEND = """wall s, CPU s: seconds of a round, medians of all rounds counted, CPU of all processes
 range: the medians of single runs; ratio: to the fastest plain loop's wall s
 start s: from the command to the first round
@@ -47,7 +47,7 @@ TITLES = (
 
 
 def ours(engine: str, work: Work) -> Program:
-    """Return FedKeel's own run in one of its engines."""
+    """Return a run of FedKeel in one of its engines."""
     settings = {
         "model": "cnn", "clients": work.clients, "participation": work.cohort / work.clients,
         "rounds": work.rounds, "seed": work.seed, "eval-every": 0, "out": '"."',
@@ -62,7 +62,7 @@ def ours(engine: str, work: Work) -> Program:
 
 
 def of_record(line: dict[str, Any]) -> Mapping[str, float]:
-    """Return a round's seconds without those of its evaluation, and the accuracy it found."""
+    """Return a round's seconds without its evaluation, and its accuracy."""
     record = RoundRecord.from_json(line)
     seconds = sum(taken for phase, taken in record.seconds.items() if phase != "evaluate")
     found = record.evaluation.fairness if record.evaluation else None

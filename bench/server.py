@@ -1,13 +1,17 @@
-"""What the server's aggregation costs, beside Flower's own and beside what the machine can do.
+"""The cost of the server's aggregation, compared with Flower's and with the machine's limit.
 
     python -m bench.server [--parameters 11200000] [--replies 10] [--rows 69] [--repeats 5]
 
-Every figure is a whole `aggregate_train` on replies as they come from the wire: reading and
-checking them, the method, the new model, and packing it. FedAvg stands beside Flower's FedAvg on
-the very same replies, FedPCD with a history of `--rows` displacements beside its floor: one matrix
-product of its size at the best rate that numpy or torch reach here, one read of the history, and
-filling a matrix from the replies, by as many cores. The references run as Flower and numpy come,
-and with freed memory kept as FedKeel keeps it. Each table is made with one core and with all.
+Every value is a whole `aggregate_train`: read and check the replies, run the method, pack the new
+model. FedAvg is compared with Flower's FedAvg on the same replies. FedPCD with `--rows`
+displacements in its history is compared with its lower limit, with the same number of cores:
+
+- one matrix product of its size at the best rate of numpy or torch on this machine,
+- one read of the history,
+- filling a matrix from the replies.
+
+The references run with their default memory settings, and with freed memory kept as FedKeel does.
+Each table is made with one core and with all cores.
 """
 
 import argparse
@@ -48,8 +52,8 @@ from server_app.state import ServerState
 from server_app.strategy import MethodStrategy
 
 ROUND = 100
-COMMON = 0.06  # what displacements share, for what each has of its own: 0, 1 or 2 times
-COLUMNS = (1024, 4096, 16384)  # of the blocks that the floor's product is tried with
+COMMON = 0.06  # weight of the shared direction, 0, 1 or 2 times
+COLUMNS = (1024, 4096, 16384)  # block sizes tried for the product of the lower limit
 OPTIONS = (
     ("replies", 10, "of the round"),
     ("rows", 69, "remembered"),
@@ -58,7 +62,7 @@ OPTIONS = (
 
 
 def displacements(count: int, size: int, *path: int) -> Iterator[Vector]:
-    """Draw displacements [d] that share a direction, as those of clients do."""
+    """Yield random displacements [d] that share a direction, like those of clients."""
     shared = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     for number in range(count):
         shared_part = np.float32(COMMON * (number % 3))
@@ -69,10 +73,10 @@ def displacements(count: int, size: int, *path: int) -> Iterator[Vector]:
 
 
 class Workload:
-    """A model, a round's replies to it, and strategies that have asked for them."""
+    """A model, the replies of a round, and strategies that wait for them."""
 
     def __init__(self, size: int, replies: int) -> None:
-        InlineGrid(ClientApp(), 0, {}, 1).close()  # messages want to know whose they are
+        InlineGrid(ClientApp(), 0, {}, 1).close()  # messages need a registered run
         self.layout = Layout((Tensor("weight", (size,)),))
         self.codec = FlatCodec(self.layout)
         self.weights = np.random.default_rng(7).standard_normal(size, dtype=np.float32)
@@ -90,7 +94,7 @@ class Workload:
         return Message(reply.record(self.codec), reply_to=order)
 
     def history(self, rows: int) -> History:
-        """Return what FedPCD remembers of `rows` other clients, ten a round."""
+        """Return FedPCD's history of `rows` other clients, ten per round."""
         state, method = History(), FedPCD()
         drawn = enumerate(displacements(rows, self.layout.size, 1))
         updates = [ClientUpdate(str(1000 + k), 500, 10, 1.0, delta) for k, delta in drawn]
@@ -109,7 +113,7 @@ class Workload:
         return strategy
 
     def cohort(self) -> Cohort:
-        """Return what the replies come to."""
+        """Return the cohort of the replies."""
         sent = [reply.content[ARRAYS] for reply in self.replies]
         ends = [self.codec.unpack(record)[0] for record in sent]
         deltas = differences(self.weights, ends)[0]

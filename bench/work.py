@@ -1,21 +1,21 @@
-"""The work of `bench.round`. Peers import this in their own Python, so it imports nothing."""
+"""The workload of `bench.round`. Other simulators import it in their own Python environment."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Work:
-    """FedAvg on pictures in CIFAR-10's binary layout, dealt at random; each program gets this.
+    """FedAvg on images in CIFAR-10's binary layout, split at random. Each program gets this.
 
     Attributes:
-        root: folder that holds `cifar-10-batches-bin`; its 60,000 pictures are one pool.
-        rounds: of training; after the last one the model is evaluated on all test pictures.
-        seed: of the deal, the cohorts, the batches and the first weights.
-        clients: among whom the pool is dealt, as many to each.
-        cohort: clients that train in a round, one epoch each.
-        train: pictures of a client to train on.
-        test: the rest of its pictures.
-        batch: pictures of a step.
+        root: folder with `cifar-10-batches-bin`. Its 60,000 images are one pool.
+        rounds: number of rounds. After the last one the model is evaluated on all test images.
+        seed: seed of the partition, the sampled clients, the batches and the first weights.
+        clients: number of clients. All have the same number of images.
+        cohort: clients sampled per round. Each trains for one epoch.
+        train: training images of a client.
+        test: test images of a client.
+        batch: images per step.
         lr: learning rate of plain SGD.
     """
 

@@ -59,7 +59,7 @@ def started(how: str, file: Path, temp: Path) -> "subprocess.Popen[str]":
     [
         ("wait", signal.SIGTERM, 143, "stopped by SIGTERM"),
         ("wait", signal.SIGINT, 130, "stopped by SIGINT"),
-        ("fail", None, 1, "something failed"),
+        ("fail", None, 1, "an error"),
         ("end", None, 0, None),
     ],
 )
