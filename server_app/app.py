@@ -23,7 +23,7 @@ from common.wire.messages import ClientCard
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.memory_estimate import MemoryEstimate
 from server_app.options import Options
-from server_app.round.calibration import Ask, conformal_of
+from server_app.round.calibration import Query, calibrate_model
 from server_app.round.client_registry import (
     POLL_SECONDS,
     ClientRegistry,
@@ -84,8 +84,8 @@ def _serve(grid: Grid, config: RunConfig, folder: RunDir) -> ServerState[object]
         if strategy.state.round == 0:
             raise AggregationError("no round changed the model; see the records for the reasons")
         if config.data.calibration_fraction:
-            questions = partial(strategy.query, grid)
-            calibrate(questions, config, card.classes, strategy.state.round, folder)
+            query = partial(strategy.query, grid)
+            calibrate(query, config, card.classes, strategy.state.round, folder)
         kept = replace(strategy.state, weights=strategy.evaluated_weights)
         folder.finish(kept, model.layout, time.monotonic() - begin)
     except BaseException as error:
@@ -96,9 +96,9 @@ def _serve(grid: Grid, config: RunConfig, folder: RunDir) -> ServerState[object]
     return strategy.state
 
 
-def calibrate(questions: Ask, config: RunConfig, classes: int, number: int, folder: RunDir) -> None:
+def calibrate(query: Query, config: RunConfig, classes: int, number: int, folder: RunDir) -> None:
     """Leave prediction sets of the final model in the folder; their failure is no run's failure."""
-    sets = conformal_of(questions, config, classes, number)
+    sets = calibrate_model(query, config, classes, number)
     try:
         write_conformal(folder.path, sets)
     except RecordError as error:
@@ -140,7 +140,11 @@ def meet(grid: Grid, registry: ClientRegistry, config: RunConfig, folder: RunDir
         grid, look, config.quorum, timeout, logger.info, config.expected_clients
     )
     until = time.monotonic() + GREETING_SECONDS
-    while registry.is_asking and time.monotonic() < until and len(roster.nodes) < config.clients:
+    while (
+        registry.has_open_queries
+        and time.monotonic() < until
+        and len(roster.nodes) < config.clients
+    ):
         time.sleep(POLL_SECONDS)  # others that are there already have not answered yet
         roster = look(grid)
     logger.info(

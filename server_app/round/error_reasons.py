@@ -1,4 +1,4 @@
-"""Why a reply is an error, in one line a person can act on."""
+"""Turns an error reply into one line that says what happened."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from flwr.common.constant import ErrorCode
 
 from common.io.text import single_line
 
-SPOKEN: Mapping[int, str] = {
+REASONS: Mapping[int, str] = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp could not be loaded",
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised an error",
     ErrorCode.MESSAGE_UNAVAILABLE: "the message expired before it replied",
@@ -20,7 +20,7 @@ LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
 def is_lost(error: Error) -> bool:
-    """Whether the client could not answer because its process or its node went away."""
+    """Whether the client did not reply because its process died or its node went offline."""
     return error.code in LOST or any(sign in (error.reason or "") for sign in DEAD_WORKER)
 
 
@@ -28,7 +28,7 @@ def reason_of(error: Error) -> str:
     """Return the reason of an error reply without its traceback, at most 300 characters."""
     text = error.reason or ""
     if error.code == ErrorCode.NODE_UNAVAILABLE:
-        return SPOKEN[error.code]
+        return REASONS[error.code]
     if any(sign in text for sign in DEAD_WORKER):
         return "its worker process died (killed, or out of memory)"
     quotes = ""
@@ -36,7 +36,7 @@ def reason_of(error: Error) -> str:
         text, quotes = text.replace("\\n", "\n"), "'\">"
     lines = [line for line in (line.strip(" " + quotes) for line in text.splitlines()) if line]
     if not quotes and "Traceback" not in text:
-        lines = ["; ".join(lines)]  # said on purpose: all of it counts
+        lines = ["; ".join(lines)]  # a message of the ClientApp: keep all of it
     last = lines[-1] if lines else ""
-    said = SPOKEN.get(error.code, f"error {error.code}")
-    return f"{said}: {single_line(last)}" if last else said
+    reason = REASONS.get(error.code, f"error {error.code}")
+    return f"{reason}: {single_line(last)}" if last else reason

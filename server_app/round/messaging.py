@@ -1,10 +1,13 @@
-"""One exchange of messages: ask clients, and wait for their replies for as long as agreed.
+"""Messenger: sends one message to each client and waits for the replies.
 
-Flower's `send_and_receive` looks every three seconds, forgets who did not answer, and waits for
-everybody or the deadline. Here a client whose process died or that went offline is asked again
-(a reply depends on nothing but the message, so that changes no result), the first replies can be
-enough, and a reply that comes too late is noticed when it comes. One client whose upload stalls,
-or whose reply cannot be read, holds up nobody.
+Flower's `send_and_receive` polls every three seconds, does not say which clients did not reply,
+and waits for all clients or the deadline. This module differs:
+
+- It sends the message again to a client whose process died or whose node went offline. A reply
+  depends on nothing but the message, so this changes no result.
+- The first replies can be enough.
+- It records a reply that comes after the deadline.
+- A client whose upload stalls, or whose reply cannot be read, delays no other client.
 """
 
 import time
@@ -19,25 +22,25 @@ from common.types import ClientId, by_client
 from common.wire.messages import LATE_SECONDS
 from server_app.round.client_registry import ReadyClients
 from server_app.round.error_reasons import reason_of
-from server_app.round.polling import Looks, push, was_lost
+from server_app.round.polling import ReplyPoller, push_messages, was_lost
 
-PAUSE = 0.02  # between two looks for replies, as a share of the time waited so far
+PAUSE = 0.02  # between two polls, as a share of the time waited so far
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.4  # seconds
-LOOK_SECONDS = 1.0  # between two looks at who is there
-SETTLE_SECONDS = 2.0  # before a lost client is asked again: until then it may still look present
+LOOK_SECONDS = 1.0  # between two calls of the registry
+SETTLE_SECONDS = 2.0  # before a message is sent again; a lost node may still seem connected
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
 LATE = "no reply within the round's deadline"
 
 
 @dataclass
 class Replies:
-    """What an exchange brought.
+    """The result of an exchange.
 
     Attributes:
-        replies: by client.
-        seconds: from the order to the reply, by client.
-        missing: why there is no reply, by client.
-        again: clients that were asked more than once.
+        replies: the reply by client.
+        seconds: seconds from the message to the reply, by client.
+        missing: the reason why a reply is missing, by client.
+        again: clients that got the message more than once.
     """
 
     replies: dict[ClientId, Message] = field(default_factory=dict)
@@ -62,13 +65,13 @@ class _Lost:
 
 @dataclass(frozen=True)
 class ExchangeLimits:
-    """How long and for whom an exchange waits.
+    """How long and for how many replies an exchange waits.
 
     Attributes:
         timeout: seconds until the deadline.
-        enough: this many replies that are no errors end the wait; None waits for all.
-        retries: times a client is asked again that was lost.
-        patience: seconds that a client which went offline has to come back.
+        enough: number of replies without error that ends the exchange; None waits for all.
+        retries: how often the message is sent again to a client that was lost.
+        patience: seconds in which a client that went offline may come back.
     """
 
     timeout: float
@@ -78,12 +81,12 @@ class ExchangeLimits:
 
 
 class Messenger:
-    """Sends orders and collects replies, and remembers which ones are overdue."""
+    """Sends messages and collects replies. Remembers the overdue messages of earlier exchanges."""
 
     def __init__(self) -> None:
-        self._overdue: dict[str, _Sent] = {}
-        self._looks = Looks()
-        self.late: dict[ClientId, str] = {}  # what came too late since `take_late`
+        self.overdue: dict[str, _Sent] = {}
+        self.poller = ReplyPoller()
+        self.late: dict[ClientId, str] = {}  # late replies since the last `take_late`
 
     def take_late(self) -> dict[ClientId, str]:
         """Return and forget which replies came too late."""
@@ -95,116 +98,51 @@ class Messenger:
         grid: Grid,
         kind: str,
         contents: Mapping[ClientId, RecordDict],
-        roster: Callable[[Grid], ReadyClients],
-        terms: ExchangeLimits,
+        registry: Callable[[Grid], ReadyClients],
+        limits: ExchangeLimits,
         *,
         round: int,  # noqa: A002
         watch: Callable[[Replies], None] = lambda _: None,
     ) -> Replies:
-        """Send one message a client and return what came back.
+        """Send one message to each client and return the replies.
 
         Args:
             grid: Flower's grid.
-            kind: type of the messages, "train" or "evaluate".
-            contents: what each client gets.
-            roster: tells on which node a client is now; asked again while waiting.
-            terms: until when.
-            round: for the notes on late replies.
+            kind: Flower's message type.
+            contents: content of the message to each client.
+            registry: returns the node of each client; called again while waiting.
+            limits: when the exchange ends.
+            round: number of the round, for the sentences about late replies.
             watch: called whenever something may have changed.
         """
-        begin = looked = time.monotonic()
-        deadline = begin + terms.timeout
-        answers, tries = Replies(), dict.fromkeys(contents, 0)
-        pending: dict[str, _Sent] = {}
-        lost: dict[ClientId, _Lost] = {}
-
-        def send(contents: Mapping[ClientId, RecordDict], there: ReadyClients) -> None:
-            sent = self._send(grid, kind, contents, there, round, deadline)
-            pending.update(sent)
-            known = {one.client for one in sent.values()}
-            now = time.monotonic()
-            lost.update({c: _Lost(NOT_PUSHED, now) for c in contents if c not in known})
-
-        send(contents, roster(grid))
+        exchange = _Exchange(self, grid, kind, contents, limits, round)
+        looked = time.monotonic()
+        exchange.send(contents, registry(grid))
         while True:
-            pause = pause_after(time.monotonic() - begin)
-            for name, reply in self._pull(grid, pending, pause):
-                client, now = pending.pop(name).client, time.monotonic()
-                if isinstance(reply, str):
-                    answers.missing[client] = reply
-                elif not was_lost(reply):
-                    answers.replies[client] = reply
-                    answers.seconds[client] = now - begin
-                elif tries[client] < terms.retries:
-                    lost[client] = _Lost(reason_of(reply.error), now)
-                else:
-                    answers.missing[client] = reason_of(reply.error)
-            watch(answers)
-            good = [c for c, reply in answers.replies.items() if not reply.has_error()]
+            pause = pause_after(time.monotonic() - exchange.begin)
+            exchange.receive(pause)
+            watch(exchange.replies)
             now = time.monotonic()
-            for client in [c for c, one in lost.items() if now - one.since > terms.patience]:
-                answers.missing[client] = lost.pop(client).reason
-            if terms.enough is not None and len(good) >= terms.enough:
-                why = _spare(terms.enough)
-                for client in good[terms.enough :]:  # of one look: the first by id are kept
-                    del answers.replies[client]
-                    answers.missing[client] = why
+            exchange.give_up_offline_clients(now)
+            if reason := exchange.end_reason(now):
                 break
-            if now >= deadline or not (pending or lost):
-                why = LATE
-                break
-            if lost or now - looked > LOOK_SECONDS:
-                there, looked = roster(grid), now
-                settled = [c for c, one in lost.items() if now - one.since > SETTLE_SECONDS]
-                if back := {c: contents[c] for c in settled if c in there.nodes}:
-                    for client in back:
-                        del lost[client]
-                        tries[client] += 1
-                        answers.again.append(client)
-                    send(back, there)
-            time.sleep(max(0.0, min(pause, deadline - now)))
-        answers.missing |= {sent.client: why for sent in pending.values()}
-        answers.missing |= {client: one.reason for client, one in lost.items()}
-        self._overdue |= pending
-        return answers
+            if exchange.lost or now - looked > LOOK_SECONDS:
+                ready, looked = registry(grid), now
+                exchange.send_again(ready, now)
+            time.sleep(max(0.0, min(pause, exchange.deadline - now)))
+        return exchange.end(reason)
 
-    def _send(
-        self,
-        grid: Grid,
-        kind: str,
-        contents: Mapping[ClientId, RecordDict],
-        roster: ReadyClients,
-        round: int,  # noqa: A002
-        deadline: float,
-    ) -> dict[str, _Sent]:
-        """Push a message to each client that has a node; return those that were taken.
-
-        The messages expire soon after the deadline: a client that was cut off must not work
-        through old orders when it comes back.
-        """
-        ttl = max(deadline - time.monotonic(), 0.0) + LATE_SECONDS
-        there = [client for client in contents if client in roster.nodes]
-        messages = [
-            Message(contents[c], roster.nodes[c], kind, group_id=str(round), ttl=ttl) for c in there
-        ]
-        taken = push(grid, messages)
-        return {
-            message.metadata.message_id: _Sent(client, roster.nodes[client], round, deadline)
-            for client, message in zip(there, messages, strict=True)
-            if message.metadata.message_id in taken
-        }
-
-    def _pull(
-        self, grid: Grid, pending: Mapping[str, _Sent], patience: float
+    def poll(
+        self, grid: Grid, pending: Mapping[str, _Sent], timeout: float
     ) -> list[tuple[str, Message | str]]:
-        """Return new replies to `pending` in the clients' order, or why one is none.
+        """Return new replies to `pending`, sorted by client, and record late replies.
 
-        What is overdue and comes is noted.
+        A text in place of a reply is the reason why the reply cannot be read.
         """
-        nodes = {name: sent.node for name, sent in {**self._overdue, **pending}.items()}
-        found = self._looks.take(grid, nodes, patience)
+        nodes = {name: sent.node for name, sent in {**self.overdue, **pending}.items()}
+        found = self.poller.take(grid, nodes, timeout)
         for name, reply in found:
-            if (sent := self._overdue.pop(name, None)) and _is_answer(reply):
+            if (sent := self.overdue.pop(name, None)) and _is_from_client(reply):
                 after = time.monotonic() - sent.deadline
                 when = f"{after:.1f} s after the deadline" if after > 0 else "when it was over"
                 self.late[sent.client] = f"its reply to round {sent.round} came {when}"
@@ -212,17 +150,112 @@ class Messenger:
         return sorted(known, key=lambda pair: by_client(pending[pair[0]].client))
 
 
-def _is_answer(reply: Message | str) -> bool:
-    """Say whether the client itself replied; Flower replies too, for one that it has lost."""
+class _Exchange:
+    """The state of one exchange while it goes on."""
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        grid: Grid,
+        kind: str,
+        contents: Mapping[ClientId, RecordDict],
+        limits: ExchangeLimits,
+        round: int,  # noqa: A002
+    ) -> None:
+        self.messenger, self.grid, self.kind, self.round = messenger, grid, kind, round
+        self.contents, self.limits = contents, limits
+        self.begin = time.monotonic()
+        self.deadline = self.begin + limits.timeout
+        self.replies = Replies()
+        self.pending: dict[str, _Sent] = {}  # by message id
+        self.lost: dict[ClientId, _Lost] = {}
+        self.tries = dict.fromkeys(contents, 0)
+
+    def send(self, contents: Mapping[ClientId, RecordDict], ready: ReadyClients) -> None:
+        """Send a message to each client that has a node; the others are lost.
+
+        The messages expire soon after the deadline: a client that was cut off must not work on
+        old orders when it comes back.
+        """
+        ttl = max(self.deadline - time.monotonic(), 0.0) + LATE_SECONDS
+        connected = [client for client in contents if client in ready.nodes]
+        messages = [
+            Message(contents[c], ready.nodes[c], self.kind, group_id=str(self.round), ttl=ttl)
+            for c in connected
+        ]
+        accepted = push_messages(self.grid, messages)
+        sent = {
+            message.metadata.message_id: _Sent(
+                client, ready.nodes[client], self.round, self.deadline
+            )
+            for client, message in zip(connected, messages, strict=True)
+            if message.metadata.message_id in accepted
+        }
+        self.pending.update(sent)
+        receivers, now = {one.client for one in sent.values()}, time.monotonic()
+        self.lost.update({c: _Lost(NOT_PUSHED, now) for c in contents if c not in receivers})
+
+    def receive(self, timeout: float) -> None:
+        """Take the replies that arrived."""
+        replies = self.replies
+        for name, reply in self.messenger.poll(self.grid, self.pending, timeout):
+            client, now = self.pending.pop(name).client, time.monotonic()
+            if isinstance(reply, str):
+                replies.missing[client] = reply
+            elif not was_lost(reply):
+                replies.replies[client] = reply
+                replies.seconds[client] = now - self.begin
+            elif self.tries[client] < self.limits.retries:
+                self.lost[client] = _Lost(reason_of(reply.error), now)
+            else:
+                replies.missing[client] = reason_of(reply.error)
+
+    def give_up_offline_clients(self, now: float) -> None:
+        """Give up the clients that have been offline for too long."""
+        patience = self.limits.patience
+        for client in [c for c, lost in self.lost.items() if now - lost.since > patience]:
+            self.replies.missing[client] = self.lost.pop(client).reason
+
+    def end_reason(self, now: float) -> str:
+        """Return why replies are missing if the exchange is over, else ""."""
+        enough, replies = self.limits.enough, self.replies
+        good = [c for c, reply in replies.replies.items() if not reply.has_error()]
+        if enough is not None and len(good) >= enough:
+            reason = f"not among the first {enough} replies"
+            for client in good[enough:]:  # of one poll: the first by client id are kept
+                del replies.replies[client]
+                replies.missing[client] = reason
+            return reason
+        return LATE if now >= self.deadline or not (self.pending or self.lost) else ""
+
+    def send_again(self, ready: ReadyClients, now: float) -> None:
+        """Send the message again to lost clients that are connected."""
+        settled = [c for c, lost in self.lost.items() if now - lost.since > SETTLE_SECONDS]
+        back = {c: self.contents[c] for c in settled if c in ready.nodes}
+        if not back:
+            return
+        for client in back:
+            del self.lost[client]
+            self.tries[client] += 1
+            self.replies.again.append(client)
+        self.send(back, ready)
+
+    def end(self, reason: str) -> Replies:
+        """Return the result; what is still pending is overdue from now on."""
+        replies = self.replies
+        replies.missing |= {sent.client: reason for sent in self.pending.values()}
+        replies.missing |= {client: lost.reason for client, lost in self.lost.items()}
+        self.messenger.overdue |= self.pending
+        return replies
+
+
+def _is_from_client(reply: Message | str) -> bool:
+    """Whether the client itself replied. Flower replies in place of a client that it lost."""
     if not isinstance(reply, Message):
         return False
     return not reply.has_error() or reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
-def _spare(enough: int) -> str:
-    return f"not among the first {enough} replies"
-
-
 def pause_after(waited: float) -> float:
-    """Return the seconds until the next look for replies, which may come that much too late."""
+    """Return the seconds until the next poll, given the seconds waited so far."""
     return min(max(SHORTEST_PAUSE, PAUSE * waited), LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""Reading replies: each is judged on its own, so a bad one costs its own client and nobody else."""
+"""Checks replies one by one, so that a bad reply affects only its own client."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from server_app.round.error_reasons import reason_of
 from server_app.state import ServerState
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-ACCURACY = ("accuracy", "eval_acc")  # what ordinary clients report instead of a count
+ACCURACY = ("accuracy", "eval_acc")  # reported by ordinary Flower clients in place of a count
 NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
 
 
@@ -46,10 +46,19 @@ def check_train_reply(
     options: Options,
     server_round: int,
 ) -> TrainReply:
-    """Read what a client says of its training; its weights are not looked through yet.
+    """Return the training reply of a client, checked except that its weights are finite.
+
+    Args:
+        message: the reply.
+        client: the client that got the order.
+        state: state of the server before the round.
+        method: the method with its settings.
+        codec: how the model travels.
+        options: the names of the records and of the weight.
+        server_round: number of the round.
 
     Raises:
-        AggregationError, WireError: why the reply cannot be used, in one sentence.
+        AggregationError, WireError: the reply cannot be used; the message says why.
     """
     if message.has_error():
         raise AggregationError(reason_of(message.error))
@@ -95,7 +104,7 @@ def refuse_missing_metrics(method: Method[Any], client: ClientId, reply: TrainRe
 
 
 def update_of(client: ClientId, reply: TrainReply, delta: Vector) -> ClientUpdate:
-    """Return the client's reply in the server's terms, `delta` [d] being what it trained."""
+    """Return the update of a client, given its reply and its displacement `delta` [d]."""
     return ClientUpdate(
         client=client,
         examples=reply.examples,
@@ -110,7 +119,14 @@ def update_of(client: ClientId, reply: TrainReply, delta: Vector) -> ClientUpdat
 
 @dataclass
 class CheckedReplies:
-    """What came of a round's replies: those that can be used, and why the others cannot."""
+    """The replies of a round after the checks.
+
+    Attributes:
+        updates: the updates of the replies that can be used.
+        contents: the content of these replies.
+        dropped: the reason why each other reply cannot be used, by client.
+        bytes_up: bytes of each reply, by client.
+    """
 
     updates: list[ClientUpdate] = field(default_factory=list)
     contents: list[RecordDict] = field(default_factory=list)
@@ -119,14 +135,14 @@ class CheckedReplies:
 
     @property
     def train_loss(self) -> float | None:
-        """Mean training loss, weighted by examples; None if no client tells its own."""
-        told = [(u.metrics[LOSS], u.examples) for u in self.updates if LOSS in u.metrics]
-        total = sum(examples for _, examples in told)
-        return sum(loss * examples for loss, examples in told) / total if total else None
+        """Mean training loss, weighted by examples; None if no client reports it."""
+        losses = [(u.metrics[LOSS], u.examples) for u in self.updates if LOSS in u.metrics]
+        total = sum(examples for _, examples in losses)
+        return sum(loss * examples for loss, examples in losses) / total if total else None
 
     @property
     def worked(self) -> dict[ClientId, dict[str, float]]:
-        """The seconds that clients counted themselves."""
+        """The seconds that clients measured themselves."""
         parts = {"start": START_SECONDS, "work": SECONDS}
         return {
             u.client: {part: u.metrics[key] for part, key in parts.items() if key in u.metrics}
@@ -141,22 +157,22 @@ def check_replies(
     weights: Vector,
     layout: Layout,
 ) -> CheckedReplies:
-    """Look at every reply on its own; a bad one costs its own client and nobody else.
+    """Check every reply of a round.
 
     Args:
-        replies: by client, in the clients' order.
-        read: `check_train_reply`, told about the round.
-        weights: the model that the clients received [d].
-        layout: of the model.
+        replies: by client, sorted by client.
+        read: `check_train_reply` with the arguments of the round.
+        weights: the weights that the clients received [d].
+        layout: layout of the model.
     """
-    judged = CheckedReplies()
+    checked = CheckedReplies()
     readable: dict[ClientId, TrainReply] = {}
     for client, message in replies.items():
-        judged.bytes_up[client] = payload_bytes(message.content) if message.has_content() else 0
+        checked.bytes_up[client] = payload_bytes(message.content) if message.has_content() else 0
         try:
             readable[client] = read(message, client)
         except FedError as error:
-            judged.dropped[client] = str(error)
+            checked.dropped[client] = str(error)
     deltas, finite = differences(weights, [reply.weights for reply in readable.values()])
     for (client, reply), delta, is_finite in zip(readable.items(), deltas, finite, strict=True):
         try:
@@ -164,15 +180,19 @@ def check_replies(
                 refuse_non_finite(WEIGHTS, reply.weights, layout)
                 raise AggregationError("its weights are too far from the model for float32 numbers")
         except FedError as error:
-            judged.dropped[client] = str(error)
+            checked.dropped[client] = str(error)
             continue
-        judged.updates.append(update_of(client, reply, delta))
-        judged.contents.append(replies[client].content)
-    return judged
+        checked.updates.append(update_of(client, reply, delta))
+        checked.contents.append(replies[client].content)
+    return checked
 
 
 def examples_of(reply: Message, weight_key: str) -> int:
-    """Read on how many examples a client evaluated."""
+    """Return on how many examples a client evaluated.
+
+    Raises:
+        AggregationError, WireError: the reply is an error, or the number is impossible.
+    """
     if reply.has_error():
         raise AggregationError(reason_of(reply.error))
     examples = read_metrics(reply.content).get(weight_key)
@@ -184,10 +204,10 @@ def examples_of(reply: Message, weight_key: str) -> int:
 
 
 def config_of(reply: Message) -> ConfigRecord:
-    """Return the ConfigRecord that a client answers with.
+    """Return the ConfigRecord of a reply.
 
     Raises:
-        AggregationError, WireError: the reply is an error, or has none.
+        AggregationError, WireError: the reply is an error, or has no ConfigRecord.
     """
     if reply.has_error():
         raise AggregationError(reason_of(reply.error))
@@ -198,7 +218,13 @@ def config_of(reply: Message) -> ConfigRecord:
 
 
 def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
-    """Read one client's counts; ordinary clients' accuracy is turned into one, if they tell it."""
+    """Return the score of one client; None if it reports neither a count nor an accuracy.
+
+    An accuracy becomes a count.
+
+    Raises:
+        AggregationError: the counts are impossible.
+    """
     correct = metrics.get(CORRECT)
     shares = [metrics[key] for key in ACCURACY if isfinite(metrics.get(key, float("nan")))]
     if correct is None and shares:
@@ -213,26 +239,26 @@ def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
 
 
 def personal_of(
-    told: Mapping[ClientId, Mapping[str, float]],
+    metrics: Mapping[ClientId, Mapping[str, float]],
     examples: Mapping[ClientId, int],
     absent: Mapping[ClientId, str],
 ) -> Evaluation | None:
-    """Summarise the counts of the clients' own models, None if nobody has one.
+    """Return the evaluation of the clients' personal models; None without any.
 
     Args:
-        told: the metrics of each client that answered.
-        examples: its test examples.
-        absent: why each other client has no result.
+        metrics: the metrics of each client that replied.
+        examples: number of its test samples.
+        absent: the reason why each other client has no score.
     """
     own = {
-        client: {key.removeprefix(PERSONAL): value for key, value in metrics.items()}
-        for client, metrics in told.items()
-        if PERSONAL + CORRECT in metrics
+        client: {key.removeprefix(PERSONAL): value for key, value in values.items()}
+        for client, values in metrics.items()
+        if PERSONAL + CORRECT in values
     }
     if not own:
         return None
     scores, missing = {}, dict(absent)
-    for client in told:
+    for client in metrics:
         try:
             score = score_of(own.get(client, {}), examples[client])
         except AggregationError as error:
@@ -242,7 +268,7 @@ def personal_of(
             missing[client] = NO_COUNT
         else:
             scores[client] = score
-    new = [client for client in own if told[client].get(PERSONAL_ROUND) == 0]
+    new = [client for client in own if metrics[client].get(PERSONAL_ROUND) == 0]
     return replace(Evaluation.of(scores, missing), untrained=new)
 
 
@@ -252,7 +278,14 @@ def mean_metrics(
     weight_key: str,
     aggregate: MetricsFn | None,
 ) -> MetricRecord | None:
-    """Average the metrics that clients report, each over the clients that have it."""
+    """Return the weighted mean of each metric over the clients that report it; None without any.
+
+    Args:
+        contents: contents of the replies.
+        weights: weight of each reply.
+        weight_key: metric that weighs a reply, which is left out.
+        aggregate: takes the place of the mean, as in Flower's FedAvg.
+    """
     if not contents:
         return None
     if aggregate is not None:

@@ -1,4 +1,4 @@
-"""Who takes part in a round: a pure function of seed, round and client ids."""
+"""Sampling of a round's clients: a pure function of seed, round and client ids."""
 
 from collections.abc import Iterable
 
@@ -15,8 +15,8 @@ def sample_clients(
 ) -> list[ClientId]:
     """Return `size` of the clients, uniformly without replacement, sorted.
 
-    The same clients, seed and round give the same cohort in whatever order the clients come, so
-    that methods meet the same cohorts and a resumed run goes on as if it had not stopped.
+    The order of `clients` does not matter. All methods get the same cohorts, and a resumed run
+    gets the cohorts of an uninterrupted one.
     """
     ordered = sorted(clients, key=by_client)
     size = min(size, len(ordered))

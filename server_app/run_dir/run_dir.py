@@ -1,18 +1,16 @@
-"""RunDir: what a run leaves on disk, written as it happens."""
+"""RunDir: the directory of a run, whose files are written during the run."""
 
 import logging
 import time
-import tomllib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
-from common.config import NOT_IN_RESULTS, RunConfig, flatten, nested, parse
+from common.config import RunConfig
 from common.errors import CheckpointError, ConfigError, FedError
 from common.io.files import atomic_write, file_lock
 from common.layout import Layout
@@ -21,18 +19,24 @@ from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outc
 from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 from server_app.run_dir.checkpoint import load_newest, newest_head, save
 from server_app.run_dir.memory_mapped import MAPPED, MemoryMappedVectors
+from server_app.run_dir.saved_config import SavedConfig
 from server_app.state import ServerState
 
 CHECKPOINTS = "checkpoints"
 SERVING = "serving.lock"
-LOG = "engine.log"  # what the ServerApp and its engine say
+LOG = "engine.log"  # log of the ServerApp and its engine
 WEIGHTS = "weights.npz"
-WHERE = ("name", "out", "resume")  # where a run is, not what it is
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """The folder `out/name` of one run."""
+    """The directory `out/name` of one run.
+
+    Attributes:
+        path: the directory.
+        config: the run config.
+        live: writes `live.json`.
+    """
 
     path: Path
     config: RunConfig
@@ -43,121 +47,94 @@ class RunDir:
 
     @classmethod
     def claim(cls, config: RunConfig) -> "RunDir":
-        """Return the run's folder if this config may run there; nothing is written.
+        """Return the run directory if this config may run there. Writes nothing.
 
         Raises:
-            ConfigError: it holds a run that this one does not resume, or there is no run to resume,
-                or it has gone on for longer than this config wants.
-            CheckpointError: its checkpoint was made with another config, or none can be read.
+            ConfigError: the directory holds a run and resume is false, or there is no run to
+                resume, or the run already has more rounds than the config.
+            CheckpointError: the checkpoint belongs to another config, or cannot be read.
         """
         name = config.name or f"{config.method}-{time.strftime('%Y%m%d-%H%M%S')}"
-        folder = cls(Path(config.out) / name, config)
+        run_dir = cls(Path(config.out) / name, config)
         if not config.resume:
-            if (folder.path / RECORDS).exists():
+            if (run_dir.path / RECORDS).exists():
                 raise ConfigError(
-                    f"{folder.path} holds a run already; give this one another name (--name), or "
-                    "go on with it (--resume)"
+                    f"{run_dir.path} holds a run already; give this run another name (--name), or "
+                    "resume that run (--resume)"
                 )
-            return folder
-        if not folder.path.exists():
-            raise ConfigError(f"there is no run in {folder.path} to go on with")
-        head, warnings = newest_head(folder.path / CHECKPOINTS)
+            return run_dir
+        if not run_dir.path.exists():
+            raise ConfigError(f"there is no run in {run_dir.path} to resume")
+        head, warnings = newest_head(run_dir.path / CHECKPOINTS)
         if head is None and warnings:
             raise CheckpointError(f"no checkpoint can be read: {'; '.join(warnings)}")
-        if head is None and (folder.path / RECORDS).exists() and not folder._keeps_checkpoints():
+        saved = run_dir._saved_config
+        has_records = (run_dir.path / RECORDS).exists()
+        if head is None and has_records and not saved.keeps_checkpoints:
             raise CheckpointError(
-                f"{folder.path} kept no checkpoint (server.checkpoint-every was 0)"
+                f"{run_dir.path} kept no checkpoint (server.checkpoint-every was 0)"
             )
-        was = head.fingerprint if head else folder._written_fingerprint()
+        was = head.fingerprint if head else saved.fingerprint
         if was and was != config.fingerprint():
             raise CheckpointError(
-                f"{folder.path} was run with another config ({folder._changes()}); give this run "
-                "another name, or the config it was started with"
+                f"{run_dir.path} was run with another config ({saved.changes(config)}); give this "
+                "run another name, or the config it was started with"
             )
         if head and head.round > config.rounds:
             raise ConfigError(
-                f"{folder.path} has done {head.round} rounds already, and rounds is "
-                f"{config.rounds}; set rounds to {head.round} or more (--set rounds=N), or go on "
-                f"with all of its settings (--config {folder.path / CONFIG_FILE})"
+                f"{run_dir.path} has done {head.round} rounds already, and rounds is "
+                f"{config.rounds}; set rounds to {head.round} or more (--set rounds=N), or "
+                f"resume with all of its settings (--config {run_dir.path / CONFIG_FILE})"
             )
-        return folder
+        return run_dir
 
     @classmethod
     def open(cls, config: RunConfig) -> "RunDir":
-        """Claim the folder and make it; a new run's exact config is written into it.
+        """Claim the directory and make it. A new run's config is written into it.
 
         Raises:
             ConfigError, CheckpointError: see `claim`.
         """
-        folder = cls.claim(config)
-        if not (folder.path / RECORDS).exists():
-            folder._write_config()
-        clear_outcome(folder.path)
-        return folder
+        run_dir = cls.claim(config)
+        if not (run_dir.path / RECORDS).exists():
+            run_dir._write_config()
+        clear_outcome(run_dir.path)
+        return run_dir
 
     @property
     def start(self) -> tuple[int, list[str]]:
-        """The round to go on after, 0 for a new run, and a warning for each torn checkpoint."""
+        """The last round of the run, 0 for a new run, and a warning for each torn checkpoint."""
         head, warnings = newest_head(self.path / CHECKPOINTS) if self.config.resume else (None, [])
         return head.round if head else 0, warnings
 
     @property
     def is_complete(self) -> bool:
-        """Whether a run to be resumed has nothing left to do."""
+        """Whether the run to resume has no rounds left."""
         outcome = read_outcome(self.path) if self.config.resume else None
         done = outcome is not None and outcome.status == "completed"
         return done and self.start[0] == self.config.rounds
 
-    def _written(self) -> dict[str, Any]:
-        """Return the config that the folder's run was started with; empty if it is lost."""
-        try:
-            return flatten(tomllib.loads((self.path / CONFIG_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return {}
-
-    def _keeps_checkpoints(self) -> bool:
-        return self._written().get("server.checkpoint-every") != 0
-
-    def _written_fingerprint(self) -> str:
-        """Return that of the config that was written; "" if it is lost or cannot be read."""
-        written = self._written()
-        with suppress(ConfigError):
-            return parse(written).fingerprint() if written else ""
-        return ""
-
-    def _changes(self) -> str:
-        written, mine = self._written(), self.config.to_flat()
-        if not written:
-            return f"which one is not known, for its {CONFIG_FILE} is lost"
-        was = {**RunConfig().to_flat(), **written}  # what it lacks came later
-        changes = [
-            f"{key} was {was[key]!r}, is {mine[key]!r}"
-            for key in mine
-            if key not in NOT_IN_RESULTS and was[key] != mine[key]
-        ]
-        alike = f"its {CONFIG_FILE} says the same, so perhaps another version of FedKeel made it"
-        return "; ".join(changes) or alike
+    @property
+    def _saved_config(self) -> SavedConfig:
+        return SavedConfig(self.path / CONFIG_FILE)
 
     def _write_config(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            flat = {k: v for k, v in self.config.to_flat().items() if k not in WHERE}
-            with atomic_write(self.path / CONFIG_FILE) as file:
-                tomli_w.dump(nested(flat), file)
+            self._saved_config.write(self.config)
         except OSError as error:
             raise ConfigError(f"the run cannot be written to {self.path}: {error}") from error
 
     @property
     def mapped(self) -> MemoryMappedVectors | None:
-        """Where vectors of clients are put, if they are."""
+        """Maps clients' vectors to files; None without `server.on-disk`."""
         return MemoryMappedVectors(self.path / MAPPED) if self.config.server.on_disk else None
 
     def restore(self, layout: Layout) -> tuple[ServerState[Any] | None, list[str]]:
-        """Return the state to go on from, or None to start, and warnings about torn files.
+        """Return the state to resume from, None to start, and a warning for each torn checkpoint.
 
         Raises:
-            CheckpointError: the checkpoint is another model's, none of them can be read, or the
-                disk refuses a vector.
+            CheckpointError: the checkpoint belongs to another model, none can be read, or a vector
+                cannot be written.
         """
         if not self.config.resume:
             return None, []
@@ -170,7 +147,7 @@ class RunDir:
         )
         if state is None and warnings:
             raise CheckpointError(f"no checkpoint can be read: {'; '.join(warnings)}")
-        self._write_config()  # not before: a refused resume leaves the run as it was
+        self._write_config()  # only now: a refused resume changes nothing
         Recorder(self.path / RECORDS).truncate_after(state.round if state else 0)
         return state, warnings
 
@@ -190,23 +167,23 @@ class RunDir:
         Recorder(self.path / RECORDS).append(record)
 
     def show_live(self, live: LiveState) -> None:
-        """Say what is going on at this moment."""
+        """Write the live state."""
         self.live.show(live)
 
     def serving(self) -> AbstractContextManager[object]:
-        """Keep every other process from serving this run; the lock dies with its holder.
+        """Lock the run for this process. The lock ends with the process.
 
         Raises:
-            ConfigError: somebody else does.
+            ConfigError: another process serves the run.
         """
         taken = ConfigError(
-            f"the run in {self.path} is being served already, by a ServerApp that still lives; "
+            f"the run in {self.path} is served by another ServerApp that is still running; "
             "wait for it, stop it, or give this run another name"
         )
         return file_lock(self.path / SERVING, taken)
 
     def finish(self, state: ServerState[Any], layout: Layout, seconds: float) -> None:
-        """Write the final model by name, whole or not at all, and that the run is complete.
+        """Write the final model, whole or not at all, and the outcome "completed".
 
         Raises:
             CheckpointError: the model cannot be written.
@@ -222,20 +199,20 @@ class RunDir:
         write_outcome(self.path, Outcome("completed", message, state.round, seconds))
 
     def end_early(self, error: BaseException, rounds: int, seconds: float) -> None:
-        """Write why the run ended early: it failed, or somebody stopped it.
+        """Write the outcome "stopped" or "failed".
 
         On `flwr stop`, as on SIGTERM, Flower ends the ServerApp with SystemExit.
         """
         if isinstance(error, KeyboardInterrupt | SystemExit):
             outcome = Outcome("stopped", "stopped by the user", rounds, seconds)
         else:
-            said = str(error) if isinstance(error, FedError) else f"{type(error).__name__}: {error}"
-            outcome = Outcome("failed", said, rounds, seconds)
+            text = str(error) if isinstance(error, FedError) else f"{type(error).__name__}: {error}"
+            outcome = Outcome("failed", text, rounds, seconds)
         write_outcome(self.path, outcome)
 
 
 def is_served(path: Path) -> bool:
-    """Whether a ServerApp that lives is at work on the run in this folder."""
+    """Whether a running ServerApp serves the run in this directory."""
     try:
         with file_lock(path / SERVING, BlockingIOError()):
             return False
@@ -247,13 +224,15 @@ def is_served(path: Path) -> bool:
 
 @contextmanager
 def logging_to(path: Path, *, alone: bool = False) -> Iterator[None]:
-    """Write what Flower's logger says into a file, one line an event.
+    """Write the log of Flower's logger to a file during the block.
 
-    With `alone` it says it nowhere else meanwhile.
+    Args:
+        path: the file.
+        alone: write nowhere else.
     """
     logger = logging.getLogger("flwr")
     before, handler = list(logger.handlers), logging.FileHandler(path, encoding="utf-8")
-    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is told
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk raises elsewhere
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.handlers[:] = [handler] if alone else [*before, handler]
     try:

@@ -185,9 +185,8 @@ class TestRun:
         assert typed("run", "fedavg", *INLINE, "--name", "mine").code == 0
         again = typed("run", "fedavg", *INLINE, "--name", "mine")
         assert again.code == 2
-        assert (
-            "holds a run already; give this one another name (--name), or go on with it (--resume)"
-            in (again.err)
+        assert "holds a run already; give this run another name (--name), or resume that run" in (
+            again.err
         )
         more = typed("run", "fedavg", *INLINE, "--set", "rounds=3", "--name", "mine", "--resume")
         assert more.code == 0

@@ -136,7 +136,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(config: RunConfig, folder: Path
     Recorder(folder / RECORDS).append(ROUND)
     write_outcome(folder, DONE)
     job = Job()
-    with pytest.raises(ConfigError, match="holds a run already; give this one another name"):
+    with pytest.raises(ConfigError, match="holds a run already; give this run another name"):
         go(config, job)
     assert job.config is None
     assert read_outcome(folder) == DONE

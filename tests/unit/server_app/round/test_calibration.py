@@ -33,7 +33,7 @@ from common.runs.conformal_results import (
     write_conformal,
 )
 from common.runs.json_file import RecordError
-from server_app.round.calibration import LEVELS, NO_CALIBRATION, conformal_of
+from server_app.round.calibration import LEVELS, NO_CALIBRATION, calibrate_model
 
 CLASSES, BINS = 4, 200
 Sizes = Mapping[str, tuple[int, int]]  # calibration and test samples by client
@@ -93,7 +93,7 @@ def config_of(**settings: Any) -> RunConfig:
 
 
 def made(clients: Clients, **settings: Any) -> ConformalResults:
-    return conformal_of(clients, config_of(**settings), CLASSES, 7)
+    return calibrate_model(clients, config_of(**settings), CLASSES, 7)
 
 
 MANY = {str(client): (40, 50) for client in range(5)}
@@ -190,7 +190,7 @@ def test_an_exchange_that_fails_leaves_its_reason(error: Exception, tmp_path: Pa
     def fails(*asked: object) -> Any:
         raise error
 
-    sets = conformal_of(fails, config_of(), CLASSES, 7)
+    sets = calibrate_model(fails, config_of(), CLASSES, 7)
     assert sets.problem == str(error)
     write_conformal(tmp_path, sets)
     assert read_conformal(tmp_path) == sets

@@ -20,7 +20,7 @@ from server_app.round.messaging import (
     Replies,
     pause_after,
 )
-from server_app.round.polling import APART
+from server_app.round.polling import PARALLEL_POLLS
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
@@ -282,13 +282,13 @@ def test_a_malformed_reply_costs_its_sender_alone() -> None:
 
 
 def test_where_many_are_looked_for_together_the_others_are_asked_again_once() -> None:
-    clients = [f"c{k}" for k in range(3 * APART)]
+    clients = [f"c{k}" for k in range(3 * PARALLEL_POLLS)]
     wire = Flower({client: [(0, None)] * 3 for client in clients}, malformed={"c3"})
     post = Messenger()
     answers = wire.exchange(ExchangeLimits(30, retries=2), post)
     assert set(answers.replies) == {*clients} - {"c3"}
     assert answers.missing.keys() == {"c3"}
-    of_its_look = [f"c{3 + APART * k}" for k in range(3)]
+    of_its_look = [f"c{3 + PARALLEL_POLLS * k}" for k in range(3)]
     assert sorted(answers.again) == sorted(of_its_look)
     wire.looks.clear()
     answers = wire.exchange(ExchangeLimits(30, retries=2), post)

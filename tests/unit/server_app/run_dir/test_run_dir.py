@@ -123,7 +123,7 @@ def test_a_resume_before_the_first_checkpoint_starts_over(tmp_path: Path) -> Non
 
 
 def test_a_resume_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run in .* to go on with"):
+    with pytest.raises(ConfigError, match=r"no run in .* to resume"):
         RunDir.open(config_in(tmp_path, resume=True))
     assert list(tmp_path.iterdir()) == []
 
