@@ -1,6 +1,6 @@
 """The errors that FedKeel raises on purpose.
 
-A message says what was expected, what came, from whom, and what to do about it.
+A message says what was expected, what came, from which client, and what to do.
 """
 
 from collections.abc import Iterable
@@ -20,23 +20,23 @@ class DataError(FedError):
 
 
 class WireError(FedError):
-    """A message does not hold what it should; the sender is named by whoever catches this."""
+    """A message does not hold what it should. The code that catches it names the sender."""
 
 
 class AggregationError(FedError):
-    """Too little came back to form a next model."""
+    """The replies are not enough to compute the next model."""
 
 
 class CheckpointError(FedError):
-    """A checkpoint is torn, foreign or belongs to another run."""
+    """A checkpoint is damaged, or belongs to another run."""
 
 
 class ClientError(FedError):
-    """A client cannot do what it was asked to: no such device, loss not finite, no data."""
+    """A client cannot do its task: no such device, loss not finite, no data."""
 
 
 class DeployError(FedError):
-    """A key, a certificate, a connection or a node is not as a deployment needs it."""
+    """A key, a certificate, a connection or a node is not usable for a deployment."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

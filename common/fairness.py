@@ -1,6 +1,6 @@
-"""How well and how evenly the clients are served, from what each of them got right.
+"""How well and how evenly the clients are served, from their numbers of correct answers.
 
-A client without test examples has no accuracy: it is left out and listed, never counted as 0.
+A client without test examples has no accuracy. It is left out and listed, never counted as 0.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,14 @@ class Fairness:
     """Accuracy over the clients that had test examples, all in [0, 1].
 
     Attributes:
-        clients: how many clients contributed (N).
+        clients: number of clients with test examples, N.
         mean: unweighted mean over the clients.
         mean_weighted: mean over all test examples.
         worst10: mean of the ceil(N / 10) smallest accuracies.
         spread: population standard deviation (divided by N, not N - 1).
-        jain: Jain's index (sum a)^2 / (N sum a^2), from 1/N to 1 (all equal); 0 if all are 0.
-        minimum: accuracy of the worst-served client.
-        maximum: accuracy of the best-served client.
+        jain: Jain's index (sum a)^2 / (N sum a^2), from 1/N to 1 (all equal). 0 if all are 0.
+        minimum: smallest accuracy of a client.
+        maximum: largest accuracy of a client.
     """
 
     clients: Int64
@@ -44,7 +44,10 @@ def accuracies(counts: Mapping[ClientId, tuple[int, int]]) -> dict[ClientId, flo
         counts: (correct, examples) per client.
 
     Raises:
-        DataError: a client claims more correct answers than examples, or fewer than none.
+        DataError: a client's correct answers are negative or more than its examples.
+
+    >>> accuracies({"a": (1, 4), "b": (0, 0)})
+    {'a': 0.25}
     """
     for client, (correct, examples) in counts.items():
         if not 0 <= correct <= examples:
@@ -56,17 +59,21 @@ def accuracies(counts: Mapping[ClientId, tuple[int, int]]) -> dict[ClientId, flo
 
 
 def clients_without_examples(counts: Mapping[ClientId, tuple[int, int]]) -> tuple[ClientId, ...]:
-    """Return the clients that cannot contribute, in the order given."""
+    """Return the clients without test examples, in the given order."""
     return tuple(client for client, (_, examples) in counts.items() if examples == 0)
 
 
 def fairness(counts: Mapping[ClientId, tuple[int, int]]) -> Fairness | None:
-    """Summarise (correct, examples) per client; None when no client has examples.
+    """Return the summary of (correct, examples) per client, or None if no client has examples.
 
     The sums are exact before rounding, so the order of the clients changes no bit.
 
     Raises:
         DataError: a client's counts are impossible.
+
+    >>> found = fairness({"a": (1, 4), "b": (3, 4), "c": (0, 0)})
+    >>> found.clients, found.mean, found.worst10, found.spread, found.jain
+    (2, 0.5, 0.25, 0.25, 0.8)
     """
     values = sorted(accuracies(counts).values())
     if not values:
@@ -88,15 +95,22 @@ def fairness(counts: Mapping[ClientId, tuple[int, int]]) -> Fairness | None:
 
 
 def worst_count(clients: int) -> int:
-    """Return ceil(clients / 10) in whole numbers: as floats, 0.1 * 70 is more than 7."""
+    """Return ceil(clients / 10) in integers, because 0.1 * 70 is more than 7 in floating point.
+
+    >>> worst_count(70), worst_count(71)
+    (7, 8)
+    """
     return -(-clients // 10)
 
 
 def rounds_to_reach(curve: Iterable[tuple[int, float]], target: float) -> int | None:
-    """Return the first round whose accuracy is at least `target`; None if it is never reached.
+    """Return the first round whose accuracy is at least `target`, or None if there is none.
 
     Args:
         curve: (round, mean accuracy) of the evaluated rounds, in order.
         target: for instance another method's final mean accuracy.
+
+    >>> rounds_to_reach([(5, 0.4), (10, 0.6)], 0.5)
+    10
     """
     return next((number for number, accuracy in curve if accuracy >= target), None)

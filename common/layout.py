@@ -1,7 +1,7 @@
 """Layout: which part of the flat vector [d] belongs to which named tensor.
 
-Only trainable tensors are in the vector. Buffers (BatchNorm statistics) travel beside it, are
-averaged apart, and never enter a dot product.
+The vector contains only trainable tensors. Buffers (BatchNorm statistics) are sent beside it,
+averaged separately, and never enter an inner product.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Block:
-    """Some named tensors of the flat vector, as sorted, merged slices of it."""
+    """Some named tensors of the flat vector, as sorted and merged slices."""
 
     spans: tuple[slice, ...]
 
@@ -86,7 +86,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """A short fingerprint of names, shapes and dtypes; equal on both sides or refused."""
+        """A short digest of names, shapes and dtypes, equal on client and server."""
         text = json.dumps([[t.name, t.shape, t.dtype] for t in (*self.tensors, *self.buffers)])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -98,7 +98,7 @@ class Layout:
         return flat
 
     def unflatten(self, flat: Vector) -> dict[str, NDArray[Any]]:
-        """Return views of the flat vector [d], by name and in shape."""
+        """Return views of the flat vector [d] by tensor name, in the tensors' shapes."""
         return {t.name: flat[self.spans[t.name]].reshape(t.shape) for t in self.tensors}
 
     @property
@@ -107,10 +107,10 @@ class Layout:
         return list(dict.fromkeys(tensor.name.rpartition(".")[0] for tensor in self.tensors))
 
     def block(self, modules: Sequence[str]) -> Block:
-        """Return the tensors under the named modules (or with exactly that tensor name).
+        """Return the tensors of the named modules, or with exactly this tensor name.
 
-        `"*"` stands for every tensor, and no name at all for none. Asked for by name, never by
-        position, so that a block cannot split a weight from its bias by accident.
+        `"*"` is every tensor, and an empty list no tensor. Tensors are chosen by name, not by
+        position, so a block cannot separate a weight from its bias by accident.
 
         Raises:
             ConfigError: a name owns no trainable tensor.
@@ -143,8 +143,8 @@ class Layout:
         """Return the slices of the layers, which cover the vector: a module's weight with its bias.
 
         Args:
-            norms_join: count a normalisation as part of the layer before it. A module is one if
-                it has several tensors, all of the same one-dimensional shape (scale and offset).
+            norms_join: count a normalisation as part of the layer before it. A module is one if it
+                has several tensors, all of the same one-dimensional shape (scale and offset).
         """
         edges = [0]
         for _, run in groupby(self.tensors, key=lambda tensor: tensor.name.rpartition(".")[0]):

@@ -1,4 +1,4 @@
-"""How the long vectors share the cores: one thread for each product, a span of columns for each."""
+"""Threads for long vectors: each one works on a span of columns."""
 
 import os
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-SPAN = 2**18  # columns that one thread works on before it takes others
-FEW = 2**22  # columns that one thread is through with before others would have begun
+SPAN = 2**18  # columns of a thread's task
+FEW = 2**22  # fewer columns are faster on one thread
 T = TypeVar("T")
 
 
@@ -20,10 +20,14 @@ def usable_cores() -> int:
 
 
 def map_spans(size: int, work: Callable[[slice], T]) -> list[T]:
-    """Return what `work` makes of each span of `size` columns, in their order, on all cores.
+    """Return the results of `work` for each span of `size` columns, in order, on all cores.
 
-    Where spans begin and end depends on the size alone, so whatever is added up in the order of
-    the results has the same bits on any number of cores.
+    The spans depend on the size alone. So a sum over the results in their order has the same bits
+    on any number of cores.
+
+    Args:
+        size: number of columns.
+        work: function of a span of columns.
     """
     spans = [slice(start, min(start + SPAN, size)) for start in range(0, size, SPAN)]
     workers = 1 if size < FEW else min(usable_cores(), len(spans))
@@ -34,22 +38,22 @@ def map_spans(size: int, work: Callable[[slice], T]) -> list[T]:
 
 
 def blocks(span: slice, width: int) -> list[slice]:
-    """Cut a span into blocks of `width` columns, the last of which may have fewer."""
+    """Return blocks of `width` columns of a span. The last one can be smaller."""
     edges = range(span.start, span.stop, width)
     return [slice(start, min(start + width, span.stop)) for start in edges]
 
 
 @cache
 def _controller() -> ThreadpoolController:
-    return ThreadpoolController()  # looks through the loaded libraries once
+    return ThreadpoolController()  # cached, because it searches all loaded libraries
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    """Keep numpy's BLAS to one thread for a while.
+    """Limit numpy's BLAS to one thread inside a `with` block.
 
-    The products here are many and small: several threads lose more by waiting for each other than
-    they win (up to twenty times on a machine that is busy otherwise), and with one the bits of a
-    result do not depend on the number of cores.
+    The products here are many and small. Several threads lose more by waiting for each other than
+    they gain, up to a factor of 20 on a busy machine. With one thread the bits of a result do not
+    depend on the number of cores.
     """
     limit: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
     return limit

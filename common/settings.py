@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses whose fields carry their range and their meaning.
 
-One declaration per setting: its default, the values it takes and a line of help. The run config,
-the ready-made strategies and the documentation all read it from here.
+Each setting is declared once, with its default, its range and a help text. The run config, the
+ready-made strategies and the documentation read it from here.
 """
 
 import json
@@ -17,7 +17,7 @@ from common.errors import ConfigError, did_you_mean
 
 @dataclass(frozen=True)
 class Range:
-    """What a setting may be: an interval (ends included unless `open`), or one of `choices`."""
+    """The allowed values of a setting: an interval (closed unless `open`), or `choices`."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -63,7 +63,7 @@ def key_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of every group of settings; an instance that exists is within its ranges."""
+    """Base of every group of settings. Every instance is within its ranges."""
 
     def __post_init__(self) -> None:
         types = _types(type(self))
@@ -71,7 +71,7 @@ class Settings:
             problem
             for item in fields(self)
             if "range" in item.metadata
-            for problem in _judge(
+            for problem in _problems_of(
                 key_of(item.name), item, types[item.name], getattr(self, item.name)
             )
         ]
@@ -80,9 +80,14 @@ class Settings:
 
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str, problems: list[str]) -> Self:
-        """Build an instance from kebab-case keys, appending every problem found to `problems`.
+        """Return an instance from kebab-case keys, and append every problem to `problems`.
 
-        Integers are taken for floats, since that is how Flower hands over `lr=1`.
+        Integers are accepted for floats, because Flower sends `lr=1` as an integer.
+
+        Args:
+            table: values by kebab-case key.
+            prefix: of the keys in problems, such as "train.".
+            problems: list that gets every problem.
         """
         types = _types(cls)
         known = {key_of(item.name): item for item in fields(cls)}
@@ -91,7 +96,7 @@ class Settings:
             item = known[key]
             kind = types[item.name]
             value = float(raw) if kind is float and type(raw) is int and _fits(raw) else raw
-            if faults := _judge(prefix + key, item, kind, value):
+            if faults := _problems_of(prefix + key, item, kind, value):
                 problems.extend(faults)
             else:
                 values[item.name] = value
@@ -102,10 +107,10 @@ class Settings:
         return {key_of(item.name): getattr(self, item.name) for item in fields(self)}
 
 
-_types: Callable[[Any], Mapping[str, Any]] = cache(get_type_hints)  # slow to find out
+_types: Callable[[Any], Mapping[str, Any]] = cache(get_type_hints)  # cached, because it is slow
 
 
-_SPOKEN: Mapping[Any, tuple[type, str]] = {
+_KINDS: Mapping[Any, tuple[type, str]] = {
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
     str: (str, "a text"),
@@ -113,12 +118,12 @@ _SPOKEN: Mapping[Any, tuple[type, str]] = {
 }
 
 
-def _judge(name: str, item: Field[Any], kind: Any, value: Any) -> Sequence[str]:
-    wanted, spoken = _SPOKEN[kind]
+def _problems_of(name: str, item: Field[Any], kind: Any, value: Any) -> Sequence[str]:
+    wanted, kind_name = _KINDS[kind]
     if not isinstance(value, wanted) or isinstance(value, bool) != (kind is bool):
-        given = _SPOKEN[type(value)][1] + f" ({value!r})" if type(value) in _SPOKEN else repr(value)
-        return [f"{name} must be {spoken}, not {given}"]
-    if isinstance(value, str) and not _sayable(value):
+        given = _KINDS[type(value)][1] + f" ({value!r})" if type(value) in _KINDS else repr(value)
+        return [f"{name} must be {kind_name}, not {given}"]
+    if isinstance(value, str) and not _is_writable(value):
         return [f"{name} must be a text that can be written to a file, not {value!r}"]
     if isinstance(value, int) and not _fits(value):
         return [f"{name} must be a number of at most 64 bits, not one of {len(str(value))} digits"]
@@ -127,7 +132,7 @@ def _judge(name: str, item: Field[Any], kind: Any, value: Any) -> Sequence[str]:
         return []
     words = [choice for choice in limits.choices if isinstance(choice, str)]
     near = ""
-    if len(words) > 5 and isinstance(value, str):  # a short list speaks for itself
+    if len(words) > 5 and isinstance(value, str):  # a short list needs no suggestion
         near = did_you_mean(value, words)
     return [f"{name} must be {limits}, not {value!r}{near}"]
 
@@ -136,9 +141,9 @@ def _fits(number: int) -> bool:
     return -(2**63) <= number < 2**63
 
 
-def _sayable(text: str) -> bool:
+def _is_writable(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # bytes of the command line that are no characters
+    except UnicodeEncodeError:  # bytes of the command line that are not characters
         return False
     return "\0" not in text

@@ -1,6 +1,6 @@
-"""Several runs beside each other: over seeds, over rounds, and two methods on the same clients.
+"""Statistics over several runs: over seeds, over rounds, and two methods on the same clients.
 
-Whatever is undefined is None, never 0 and never NaN.
+An undefined value is None, never 0 and never NaN.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +20,12 @@ Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # [..., N] -> 
 
 LEVEL = 0.95  # of an interval
 REPEATS = 2000  # of the bootstrap
-NO_WIDTH = 1e-9  # of an interval: what sums of equal numbers differ by when they are rounded
+NO_WIDTH = 1e-9  # a narrower interval is rounding of sums of equal numbers
 
 
 @dataclass(frozen=True)
 class SeedSummary:
-    """A number's mean and range over the seeds for which it is defined."""
+    """The mean and the range of a number over the seeds for which it is defined."""
 
     mean: float
     low: float
@@ -34,7 +34,11 @@ class SeedSummary:
 
 
 def summarise_seeds(values: Iterable[float | None]) -> SeedSummary | None:
-    """Summarise one number per seed; None if it is defined for none of them."""
+    """Summarise one number per seed, or return None if it is defined for none of them.
+
+    >>> summarise_seeds([0.25, None, 0.75])
+    SeedSummary(mean=0.5, low=0.25, high=0.75, seeds=2)
+    """
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -44,8 +48,11 @@ def summarise_seeds(values: Iterable[float | None]) -> SeedSummary | None:
 def area_under_curve(curve: Curve) -> float | None:
     """Return the mean height of the curve between its first and last evaluated round.
 
-    By trapezoids, so it does not depend on how often a straight part was evaluated. In [0, 1];
-    None for fewer than two evaluations.
+    It uses trapezoids, so it does not depend on the number of evaluations of a straight part. It is
+    in [0, 1], and None for fewer than two evaluations.
+
+    >>> area_under_curve([(1, 0.0), (3, 1.0)])
+    0.5
     """
     if len(curve) < 2:
         return None
@@ -78,14 +85,14 @@ STATISTICS: Mapping[str, Statistic] = {"mean": mean_accuracy, "worst10": worst_t
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How much better one method is than another on the same clients.
+    """The difference between two methods on the same clients.
 
     Attributes:
         value: mean over the seeds of statistic(ours) - statistic(theirs).
         low: lower end of the interval.
         high: upper end of the interval.
-        seeds: seeds that both have.
-        clients: clients that both have, all seeds together.
+        seeds: number of seeds that both have.
+        clients: number of clients that both have, all seeds together.
     """
 
     value: float
@@ -96,10 +103,10 @@ class PairedDifference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0.
+        """Whether the interval excludes 0.
 
-        Not if one seed gave it no width: of one client, or of clients that all differ by the same
-        number, a bootstrap knows nothing of how much others would.
+        It is not clear if a single seed gives an interval without width. With one client, or with
+        clients that all differ by the same number, a bootstrap cannot estimate the variation.
         """
         known = self.seeds > 1 or self.high - self.low > NO_WIDTH
         return known and (self.low > 0 or self.high < 0)
@@ -116,18 +123,18 @@ def paired_difference(
     """Compare two methods by a paired bootstrap over seeds and, within a seed, over clients.
 
     A repeat draws seeds with replacement, and for each of them clients with replacement, the same
-    for both methods; the interval is that of the percentiles (Efron and Tibshirani, An
-    Introduction to the Bootstrap, 1993, ch. 13). With one seed it says nothing about other seeds.
+    for both methods. The interval is that of the percentiles (Efron and Tibshirani, An Introduction
+    to the Bootstrap, 1993, ch. 13). With one seed it does not cover the variation between seeds.
 
     Args:
         ours: accuracy by client, by seed.
         theirs: the same of the other method.
         statistic: a key of STATISTICS.
-        repeats: of the bootstrap.
-        level: of the interval, in (0, 1).
+        repeats: number of bootstrap repeats.
+        level: level of the interval, in (0, 1).
 
     Returns:
-        None when the two have no client of any seed in common.
+        The difference, or None if the two share no client of any seed.
     """
     pairs = []
     for key in sorted(ours.keys() & theirs.keys(), key=str):
@@ -143,10 +150,10 @@ def paired_difference(
         return np.asarray(measure(both[0]) - measure(both[1]))
 
     rng = stream(0, "bootstrap", statistic)
-    drawn = np.empty((seeds, repeats, seeds))  # of each seed, for each place in each repeat
+    drawn = np.empty((seeds, repeats, seeds))  # [seed, repeat, slot]
     for place, both in enumerate(pairs):
         clients = both.shape[1]
-        for slot in range(seeds):  # a slot at a time: [repeats, N] is the most that is held
+        for slot in range(seeds):  # one slot at a time, so that memory is [repeats, N]
             index = rng.integers(clients, size=(repeats, clients))
             drawn[place, :, slot] = differences(both[:, index])
     chosen = rng.integers(seeds, size=(repeats, seeds))

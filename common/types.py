@@ -1,4 +1,4 @@
-"""The values that pass between the layers. Vectors are flat; `common.layout` knows the names."""
+"""The values that pass between the layers. Vectors are flat; `common.layout` knows their parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from common.parallel import blocks, map_spans
 
-Vector: TypeAlias = NDArray[Any]  # [d], float32 from the wire; the rules take float64 as well
+Vector: TypeAlias = NDArray[Any]  # [d], float32 from the wire; methods accept float64 as well
 Matrix: TypeAlias = NDArray[np.float64]  # [m, n]
 Buffers: TypeAlias = Mapping[str, NDArray[Any]]  # BatchNorm statistics and the like, by name
 ClientId: TypeAlias = str  # stable across rounds, restarts and node ids
@@ -21,27 +21,28 @@ LOSS, LOSS_BEFORE = "loss", "loss-before"
 STEPS = "steps"  # number of local steps
 
 S = TypeVar("S")
-MEAN_COLUMNS = 2**16  # of a block of a mean: what it works on stays in a core's cache
+MEAN_COLUMNS = 2**16  # of a block of a mean, which fits into a core's cache
 
 
 def by_client(client: ClientId) -> tuple[int, str]:
-    """Sort key of a client id: "2" comes before "10", and names follow the alphabet."""
+    """Return the sort key of a client id: "2" before "10", names in alphabetical order."""
     return len(client), client
 
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What one client's accepted reply says, in the server's terms.
+    """A client's accepted reply, as the server uses it.
 
     Attributes:
-        client: who it is.
-        examples: training samples used, > 0; the weight in a weighted mean.
-        steps: optimiser steps K, counted by the trainer.
-        lr_sum: sum of the learning rates of those steps; K * lr when the rate is constant.
-        delta: model sent minus model returned [d]; subtracting it moves toward the client.
-        buffers: the client's buffers after training.
-        client_payload: the method's own vectors that came back in the message's config.
-        metrics: plain numbers the client reported (loss, seconds, ...).
+        client: id of the client.
+        examples: number of training samples used, > 0. The weight in a weighted mean.
+        steps: number of optimiser steps K, counted by the trainer.
+        lr_sum: sum of the learning rates of these steps, K * lr for a constant rate.
+        delta: displacement [d], the model sent minus the model returned. Subtracting it moves
+            toward the client.
+        buffers: the client's buffers after training, by name.
+        client_payload: the method's own vectors of the reply, by name.
+        metrics: numbers that the client reported (loss, seconds, ...).
     """
 
     client: ClientId
@@ -56,13 +57,13 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The accepted replies of one round, sorted by client, so arrival order cannot matter.
+    """The accepted replies of one round, sorted by client: their order of arrival has no effect.
 
     Attributes:
         round: the round's number, from 1.
-        local_lr: the learning rate that the clients were told to use this round.
-        clients: how many clients the federation has (N), present or not.
-        updates: at least one.
+        local_lr: the local learning rate of this round.
+        clients: number of clients of the federation, N.
+        updates: at least one reply.
     """
 
     round: int
@@ -87,18 +88,18 @@ class Cohort:
         return np.full(len(self.updates), 1.0) / len(self.updates)
 
     def metric(self, name: str) -> Vector:
-        """What each client reported under that name [m], float64."""
+        """Return each client's value of a metric [m], float64."""
         return np.array([update.metrics[name] for update in self.updates], dtype=np.float64)
 
     def by_client(self, values: Vector) -> dict[ClientId, float]:
-        """Return one number for each client [m] under its name."""
+        """Return one number per client [m] by client id."""
         clients = (update.client for update in self.updates)
         return dict(zip(clients, values.tolist(), strict=True))
 
     def mean(self, shares: Vector) -> Vector:
         """Return sum_i shares_i * delta_i [d], added up in the order of the client ids.
 
-        No [m, d] copy is made, and the bits do not depend on how a BLAS adds up.
+        It needs no [m, d] copy, and its bits do not depend on the order in which a BLAS adds up.
         """
         deltas = [update.delta for update in self.updates]
         total = np.empty_like(deltas[0])
@@ -117,7 +118,13 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Step(Generic[S]):
-    """What a method makes of a round: w <- w - server_lr * direction, and its next state."""
+    """The result of a round: w <- w - server_lr * direction, and the method's next state.
+
+    Attributes:
+        direction: the direction [d].
+        state: what the method remembers after the round.
+        report: numbers for the round's record, by name.
+    """
 
     direction: Vector
     state: S

@@ -1,1 +1,1 @@
-"""Conformal prediction: sets of labels with a promised coverage."""
+"""Conformal prediction: sets of labels with a guaranteed coverage."""

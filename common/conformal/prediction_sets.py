@@ -1,8 +1,8 @@
-"""Split conformal prediction: sets of labels that hold the true one with a promised probability.
+"""Split conformal prediction: sets of labels that contain the true one with a given probability.
 
-A threshold q on a score of (sample, label) is chosen on calibration samples, so that the set of
-the labels that score at most q misses the true one with probability `miscoverage` at most (Vovk,
-Gammerman, Shafer, 2005). n is a number of samples, C of classes; labels are 0..C-1.
+A threshold q on a score of (sample, label) is chosen on calibration samples. The set of all labels
+with a score of at most q then misses the true one with probability `miscoverage` at most (Vovk,
+Gammerman, Shafer, 2005). n is a number of samples, C of classes. Labels are 0..C-1.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ from common.errors import DataError
 
 Floats: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
-TOLERANCE = 1e-12  # sums of probabilities in another order differ by less
-FINEST = -9.0  # log10 of the distance to 1 of the last edge before it
+SCORE_TOLERANCE = 1e-12  # more than the rounding of sums of probabilities
+FINEST_DISTANCE = -9.0  # log10 of the smallest distance of an edge below 1 from 1
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What the scores are made of.
+    """The inputs of the scores.
 
     Attributes:
         s: probabilities [n, C].
-        u: one draw from [0, 1) a sample, shared by its labels [n]; 1 is deterministic.
-        k_reg: RAPS: so many labels cost nothing; from C on it is APS.
-        lam: RAPS: what each further label costs.
+        u: one draw from [0, 1) per sample, shared by its labels [n]. 1 is deterministic.
+        k_reg: RAPS: number of labels without a penalty. From C on, RAPS is APS.
+        lam: RAPS: penalty of each further label.
     """
 
     s: Floats
@@ -41,17 +41,17 @@ class Outputs:
 
     @cached_property
     def order(self) -> Counts:
-        """The labels of each sample from the likeliest on [n, C]; of equal ones the lower first."""
+        """The labels of each sample by falling probability [n, C], equal ones by label."""
         return np.argsort(-self.s, axis=1, kind="stable")
 
     @property
     def top(self) -> Counts:
-        """The likeliest label of each sample [n]."""
+        """The most likely label of each sample [n]."""
         return self.order[:, 0]
 
     @property
     def ranks(self) -> Counts:
-        """Each label's place in `order`, from 1 [n, C]."""
+        """The place of each label in `order`, from 1 [n, C]."""
         return np.argsort(self.order, axis=1, kind="stable") + 1
 
 
@@ -66,7 +66,7 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
     if not np.isfinite(scaled).all():
         raise DataError(
             f"the model's outputs for {int((~np.isfinite(scaled)).any(axis=1).sum())} of "
-            f"{len(scaled)} samples are NaN or infinite, so they have no scores"
+            f"{len(scaled)} samples are NaN or infinite, so these samples have no scores"
         )
     powers = np.exp(scaled - scaled.max(axis=1, keepdims=True, initial=-inf))
     shares: Floats = powers / powers.sum(axis=1, keepdims=True)
@@ -99,9 +99,9 @@ SCORES: Mapping[str, Callable[[Outputs], Floats]] = {"lac": lac, "aps": aps, "ra
 
 
 def quantile_rank(examples: int, miscoverage: float) -> int:
-    """Return k = ceil((n + 1)(1 - miscoverage)), exact for the decimal number that was written.
+    """Return k = ceil((n + 1)(1 - miscoverage)), exact for the decimal number as written.
 
-    k > n says that no finite threshold keeps the promise.
+    k > n means that no finite threshold gives the coverage.
 
     >>> quantile_rank(9, 0.1), quantile_rank(8, 0.1)
     (9, 9)
@@ -130,14 +130,14 @@ def quantile(scores: Floats, miscoverage: float) -> float:
     Raises:
         DataError: there are no scores, or one is NaN.
     """
-    _refuse_none(len(scores))
+    _check_not_empty(len(scores))
     if np.isnan(scores).any():
         raise DataError(f"{int(np.isnan(scores).sum())} of {len(scores)} scores are NaN")
     k = quantile_rank(len(scores), miscoverage)
     return float(np.sort(scores)[k - 1]) if k <= len(scores) else inf
 
 
-def _refuse_none(examples: int) -> None:
+def _check_not_empty(examples: int) -> None:
     if not examples:
         raise DataError(
             "there are no calibration samples: set data.calibration-fraction, or use more data"
@@ -147,24 +147,36 @@ def _refuse_none(examples: int) -> None:
 def bin_edges(score: str, classes: int, bins: int, *, k_reg: int, lam: float) -> Floats:
     """Return bins + 1 ascending edges from 0 to the largest possible value of a score.
 
-    That value is the one of the last label when the model is sure of another. Half of the edges are
-    equidistant, so no bin is wider than twice that value over `bins`; the others close in on 1,
-    where the scores of sure models crowd and a coarse edge would let all labels in.
+    This value is the score of the last label if the model is certain of another. Half of the edges
+    are equidistant, so no bin is wider than twice the value over `bins`. The other half approaches
+    1, where the scores of confident models crowd. A coarse edge there would put all labels into
+    every set.
+
+    Args:
+        score: a key of `SCORES`.
+        classes: number of classes, C.
+        bins: number of bins.
+        k_reg: RAPS: number of labels without a penalty.
+        lam: RAPS: penalty of each further label.
     """
     sure = Outputs(np.eye(1, classes), np.ones(1), k_reg, lam)
     dense = bins // 2
     even = np.linspace(0.0, SCORES[score](sure).max(), bins - dense + 1)
-    return np.sort(np.concatenate([even, 1 - np.logspace(-1, FINEST, dense)]))
+    return np.sort(np.concatenate([even, 1 - np.logspace(-1, FINEST_DISTANCE, dense)]))
 
 
 def histogram(scores: Floats, edges: Floats) -> Counts:
-    """Return how many scores lie in each bin (lower edge, upper edge]; 0 is in the first.
+    """Return the number of scores in each bin (lower edge, upper edge]. 0 is in the first bin.
+
+    Args:
+        scores: scores of the true labels [n].
+        edges: ascending edges [bins + 1].
 
     Raises:
         DataError: a score is NaN or outside of the edges.
     """
     if len(scores) and not (scores.min() >= edges[0] and scores.max() <= edges[-1]):
-        raise DataError(f"scores must lie in [{edges[0]}, {edges[-1]}], and some do not")
+        raise DataError(f"expected scores in [{edges[0]}, {edges[-1]}], got some outside")
     places = np.searchsorted(edges[1:-1], scores, side="left")
     return np.bincount(places, minlength=len(edges) - 1).astype(np.int64)
 
@@ -172,14 +184,19 @@ def histogram(scores: Floats, edges: Floats) -> Counts:
 def threshold(counts: Counts, edges: Floats, miscoverage: float) -> float:
     """Return the upper edge of the bin that holds the k-th smallest score, inf for k > n.
 
-    So it is at least `quantile` of the scores themselves, and above it by its bin's width at most.
-    Histograms of several clients are pooled by adding their counts.
+    So it is at least `quantile` of the scores themselves, and exceeds it by at most the bin's
+    width. Histograms of several clients are pooled by adding their counts.
+
+    Args:
+        counts: number of scores in each bin [bins].
+        edges: edges of the bins [bins + 1].
+        miscoverage: largest probability that a set misses the true label.
 
     Raises:
         DataError: the counts are all 0.
     """
     examples = int(counts.sum())
-    _refuse_none(examples)
+    _check_not_empty(examples)
     k = quantile_rank(examples, miscoverage)
     return float(edges[1 + np.searchsorted(np.cumsum(counts), k)]) if k <= examples else inf
 
@@ -188,16 +205,16 @@ def threshold(counts: Counts, edges: Floats, miscoverage: float) -> float:
 
 
 def prediction_sets(scores: Floats, q: float, top: Counts) -> NDArray[np.bool_]:
-    """Return which labels are in each sample's set [n, C].
+    """Return whether each label is in each sample's set [n, C].
 
-    A set that would be empty holds the likeliest label, which raises the coverage only.
+    An empty set gets the most likely label, which can only raise the coverage.
 
     Args:
-        scores: of all labels [n, C].
-        q: the threshold; inf puts all labels into all sets.
-        top: the likeliest label of each sample [n].
+        scores: scores of all labels [n, C].
+        q: the threshold. inf puts all labels into all sets.
+        top: the most likely label of each sample [n].
     """
-    chosen: NDArray[np.bool_] = scores <= q + TOLERANCE
+    chosen: NDArray[np.bool_] = scores <= q + SCORE_TOLERANCE
     empty = np.flatnonzero(~chosen.any(axis=1))
     chosen[empty, top[empty]] = True
     return chosen
@@ -205,11 +222,11 @@ def prediction_sets(scores: Floats, q: float, top: Counts) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Sets counted by their size; the counts of several clients are added.
+    """Sets counted by their size. The counts of several clients are added.
 
     Attributes:
-        sizes: how many sets have 0, 1, ..., C labels [C + 1].
-        covered: how many of those hold the true label [C + 1].
+        sizes: number of sets with 0, 1, ..., C labels [C + 1].
+        covered: number of these that contain the true label [C + 1].
     """
 
     sizes: Counts
@@ -235,22 +252,22 @@ class Tally:
 
     @property
     def examples(self) -> int:
-        """How many sets were counted."""
+        """The number of counted sets."""
         return int(self.sizes.sum())
 
     @property
     def coverage(self) -> float | None:
-        """Share of the sets that hold the true label; None without sets."""
+        """The share of sets that contain the true label, None without sets."""
         return int(self.covered.sum()) / self.examples if self.examples else None
 
     @property
     def mean_size(self) -> float | None:
-        """Labels a set; None without sets."""
+        """The mean number of labels per set, None without sets."""
         labels = int(self.sizes @ np.arange(len(self.sizes)))
         return labels / self.examples if self.examples else None
 
     @property
     def coverage_by_size(self) -> list[float | None]:
-        """The coverage of the sets of 0, 1, ..., C labels; None where there are none."""
+        """The coverage of the sets of 0, 1, ..., C labels, None if there are none."""
         pairs = zip(self.covered.tolist(), self.sizes.tolist(), strict=True)
         return [covered / size if size else None for covered, size in pairs]

@@ -1,8 +1,8 @@
-"""What clients answer when sets of labels are calibrated: counts, as tables for a ConfigRecord.
+"""The replies of clients during calibration: counts, as tables for a ConfigRecord.
 
-First each client counts the scores of its calibration samples in bins; then, given thresholds, it
-counts on its test samples how large the sets are and how many hold the true label. Scores and
-samples stay where they are.
+First each client counts the scores of its calibration samples in bins. Then, given thresholds, it
+counts on its test samples how large the sets are and how many contain the true label. Scores and
+samples stay on the client.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,19 @@ from common.errors import WireError
 
 CALIBRATE, COVER = "calibrate", "cover"  # Flower's actions: "evaluate.calibrate"
 EXAMPLES, CORRECT = "examples", "correct"
-MOST = 2**40  # beyond, no count of samples; sums over all bins and clients stay whole numbers
+MAX_COUNT = 2**40  # largest count, so that sums over bins and clients fit into int64
 
 
 def ask(thresholds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the question for coverage: thresholds by score, one for each level."""
+    """Return the request for coverage: the thresholds of each score, one for each level."""
     return {f"thresholds.{score}": list(values) for score, values in thresholds.items()}
 
 
 def read_coverage_request(table: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Read the thresholds by score.
+    """Return the thresholds of each score.
 
     Raises:
-        WireError: a score has none, or they are no numbers.
+        WireError: a score has no thresholds, or they are not numbers.
     """
     asked = {}
     for score in SCORES:
@@ -41,44 +41,44 @@ def read_coverage_request(table: Mapping[str, Any]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class CalibrationReply:
-    """The scores of a client's calibration samples, counted.
+    """The counted scores of a client's calibration samples.
 
     Attributes:
-        examples: how many samples.
-        counts: a histogram by score [bins].
+        examples: number of samples.
+        counts: histogram [bins] by score.
     """
 
     examples: int
     counts: Mapping[str, Counts]
 
     def table(self) -> dict[str, Any]:
-        """Return what travels."""
+        """Return the table that is sent."""
         counts = {f"counts.{score}": counts.tolist() for score, counts in self.counts.items()}
         return {EXAMPLES: self.examples, **counts}
 
     @classmethod
     def read(cls, table: Mapping[str, Any], bins: int) -> "CalibrationReply":
-        """Read and check.
+        """Read and check a table.
 
         Raises:
-            WireError: not the counts of that many samples.
+            WireError: the table does not hold the counts of that many samples.
         """
         examples = _number(table, EXAMPLES)
         counts = {score: _counts(table, f"counts.{score}", bins) for score in SCORES}
-        for score, found in counts.items():
-            if (total := found.sum()) != examples:
+        for score, histogram in counts.items():
+            if (total := histogram.sum()) != examples:
                 raise WireError(f"{total} scores of {score} were counted on {examples} samples")
         return cls(examples, counts)
 
 
 @dataclass(frozen=True)
 class CoverageReply:
-    """The sets of a client's test samples, counted.
+    """The counted sets of a client's test samples.
 
     Attributes:
-        examples: how many samples.
-        correct: how many of them the model's likeliest label is right for.
-        tallies: by score, one for each level that was asked for.
+        examples: number of samples.
+        correct: number of samples whose most likely label is right.
+        tallies: by score, one tally for each requested level.
     """
 
     examples: int
@@ -86,7 +86,7 @@ class CoverageReply:
     tallies: Mapping[str, list[Tally]]
 
     def table(self) -> dict[str, Any]:
-        """Return what travels: each score's levels one after the other."""
+        """Return the table that is sent: each score's levels one after the other."""
         table: dict[str, Any] = {EXAMPLES: self.examples, CORRECT: self.correct}
         for score, tallies in self.tallies.items():
             table[f"sizes.{score}"] = np.concatenate([t.sizes for t in tallies]).tolist()
@@ -95,10 +95,15 @@ class CoverageReply:
 
     @classmethod
     def read(cls, table: Mapping[str, Any], levels: int, classes: int) -> "CoverageReply":
-        """Read and check.
+        """Read and check a table.
+
+        Args:
+            table: the reply's table.
+            levels: number of requested levels.
+            classes: number of classes, C.
 
         Raises:
-            WireError: not the counts of that many samples and levels, or impossible ones.
+            WireError: the counts are impossible, or not those of that many samples and levels.
         """
         examples, correct = _number(table, EXAMPLES), _number(table, CORRECT)
         if correct > examples:
@@ -118,8 +123,8 @@ class CoverageReply:
 
 def _number(table: Mapping[str, Any], key: str) -> int:
     value = table.get(key)
-    if type(value) is not int or not 0 <= value <= MOST:
-        raise WireError(f'expected "{key}" as a whole number from 0 to {MOST}, got {value!r}')
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
+        raise WireError(f'expected "{key}" as a whole number from 0 to {MAX_COUNT}, got {value!r}')
     return value
 
 
@@ -132,10 +137,10 @@ def _list(table: Mapping[str, Any], key: str) -> list[Any]:
 
 def _counts(table: Mapping[str, Any], key: str, length: int) -> Counts:
     values = _list(table, key)
-    if len(values) != length or not all(type(v) is int and 0 <= v <= MOST for v in values):
+    if len(values) != length or not all(type(v) is int and 0 <= v <= MAX_COUNT for v in values):
         raise WireError(
-            f'expected "{key}" as {length} whole numbers from 0 to {MOST}, got {len(values)} '
-            f"values such as {values[:3]}; both sides must run the same version, with the same "
+            f'expected "{key}" as {length} whole numbers from 0 to {MAX_COUNT}, got {len(values)} '
+            f"values such as {values[:3]}; client and server need the same version and the same "
             "settings"
         )
     return np.array(values, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What can be said of a round beside its model: pure functions of arrays, without torch."""
+"""Numbers about a round besides its model: pure functions of arrays, without torch."""
 
 from common.diagnostics.cka import (
     centred_gram,

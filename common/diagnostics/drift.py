@@ -5,8 +5,8 @@ Learning with Heterogeneous Data. CVPR 2023. With the displacements m_i of m cli
 
     xi = sum_i |m_i|^2 / |sum_i m_i|^2.
 
-By Cauchy-Schwarz xi >= 1/m, with equality only for identical displacements; orthogonal ones give
-1, and it grows without bound as they cancel. (The paper reads 1 as agreement.)
+By Cauchy-Schwarz xi >= 1/m, with equality only for identical displacements. Orthogonal ones give 1,
+and xi grows without bound as displacements cancel. (The paper's text calls 1 agreement.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ from common.types import Vector
 
 @dataclass(frozen=True)
 class Drift:
-    """The drift diversity of a round; None where nobody moved, infinite where moves cancel.
+    """The drift diversity of a round. None if no client moved, infinite if displacements cancel.
 
     Attributes:
-        whole: of all weights, which is not the mean over the layers.
-        layers: of each layer by the name of its module, in the model's order.
+        whole: over all weights, which is not the mean over the layers.
+        layers: of each layer by its module's name, in the model's order.
     """
 
     whole: float | None
@@ -36,12 +36,12 @@ class Drift:
 def drift_diversity(vectors: Sequence[Vector], layout: Layout) -> Drift:
     """Return the drift diversity of displacements, whole and by layer.
 
-    A layer is a module: its weight with its bias. Buffers are not in the vectors. All sums are in
+    A layer is a module: its weight with its bias. The vectors contain no buffers. All sums are in
     float64, over one block of columns at a time.
 
     Args:
-        vectors: one displacement a client [d], float32 or float64; their sign does not matter.
-        layout: the names of the vectors' parts.
+        vectors: one displacement per client [d], float32 or float64. Their sign does not matter.
+        layout: layout of the vectors.
     """
     squares = {
         name: sum((_squares(vectors, span) for span in spans), np.zeros(2))
@@ -52,7 +52,7 @@ def drift_diversity(vectors: Sequence[Vector], layout: Layout) -> Drift:
 
 
 def layers_of(layout: Layout) -> dict[str, list[slice]]:
-    """Return the slices of the flat vector that each module owns; "" is the model itself."""
+    """Return the slices of the flat vector that each module owns. "" is the model itself."""
     layers: dict[str, list[slice]] = {}
     for tensor, span in layout.spans.items():
         layers.setdefault(tensor.rpartition(".")[0], []).append(span)

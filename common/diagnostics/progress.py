@@ -1,4 +1,4 @@
-"""How far a step goes in each client's own direction, and how many clients a history holds."""
+"""Progress of a step along each client's direction, and the size of a history."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from common.types import Vector
 
 
 def cosines_with(direction: Vector, vectors: Sequence[Vector]) -> list[float | None]:
-    """Return the cosine of a direction [d] with each vector [d]; None where either is zero."""
+    """Return the cosine of a direction [d] with each vector [d], None if either is zero."""
     products = inner_products([direction], vectors)[0].tolist()
     norm, lengths = length(direction), [length(vector) for vector in vectors]
     return [
@@ -19,13 +19,16 @@ def cosines_with(direction: Vector, vectors: Sequence[Vector]) -> list[float | N
 
 
 def expected_occupancy(clients: int, share: float, rounds: int) -> float:
-    """Return how many different clients take part in some rounds, in expectation.
+    """Return the expected number of different clients that take part in a number of rounds.
 
-    N (1 - (1 - rho)^rounds); a history of H rounds spans H + 1 of them (FedPCD's page).
+    It is N (1 - (1 - rho)^rounds). A history of H rounds covers H + 1 rounds (FedPCD's page).
 
     Args:
-        clients: of the federation, N.
-        share: of them, drawn in every round independently of the others: rho.
-        rounds: how many rounds.
+        clients: number of clients of the federation, N.
+        share: probability that a client is sampled in a round, rho, independent of other rounds.
+        rounds: number of rounds.
+
+    >>> expected_occupancy(100, 0.5, 2)
+    75.0
     """
     return clients * (1 - (1 - share) ** rounds)

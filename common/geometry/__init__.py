@@ -1,4 +1,4 @@
-"""The small-space mathematics: Gram matrices and projections, without Flower or torch."""
+"""Gram matrices, projections and least-distance programs, without Flower or torch."""
 
 from common.geometry.dual_active_set import check_solver
 from common.geometry.gram import (

@@ -1,10 +1,10 @@
-"""The shortest z [k] with F^T z >= b: a QP solver proposes, its answer is checked, or replaced.
+"""The shortest z [k] with F^T z >= b, by a QP solver or a dual active-set method.
 
-The solver says which constraints are tight. They are then solved as equations, and the result
-counts only if it meets every optimality condition. Otherwise the dual active-set method decides
-(Goldfarb, Idnani: A numerically stable dual method for solving strictly convex quadratic programs,
-1983). "Infeasible" is never a solver's word: it comes with a conflict, weights lambda >= 0 with
-F lambda = 0 and b . lambda > 0, which no z can survive (Farkas).
+The QP solver proposes which constraints are active. They are solved as equations, and the result is
+used only if it meets every optimality condition. Otherwise the dual active-set method solves the
+program (Goldfarb, Idnani: A numerically stable dual method for solving strictly convex quadratic
+programs, 1983). "Infeasible" never comes from a solver. It comes with a conflict: weights
+lambda >= 0 with F lambda = 0 and b . lambda > 0, which prove that no z exists (Farkas).
 """
 
 import warnings
@@ -17,47 +17,56 @@ import numpy as np
 from common.errors import ConfigError, did_you_mean
 from common.types import Matrix, Vector
 
-EXACT = "exact"  # the solver's name that goes straight to the active-set method
+EXACT = "exact"  # name that selects the active-set method without a QP solver
 SETTINGS: Mapping[str, dict[str, Any]] = {
     "osqp": {
         "eps_abs": 1e-9,
         "eps_rel": 1e-9,
         "max_iter": 2000,
-        "polishing": False,  # we polish its active set ourselves, and its own prints to stdout
+        "polishing": False,  # its active set is solved exactly here, and its polishing prints
         "raise_error": False,
     }
 }
-# constraints let in, per constraint, before the active-set method gives up
+# Constraints added, per constraint, before the active-set method gives up.
 MAX_STEPS_PER_CONSTRAINT = 20
-ROUNDING = 1e-14  # of a dot product of unit vectors in float64, with room
-MAX_MAGNITUDE = 1e150  # number that may come in: its square still exists
-CONFLICT_FACTOR = 10  # blurs that the floors of a conflict must exceed to count
-# blurs that the worst violation must exceed where only a faint conflict is left
+ROUNDING = 1e-14  # error of an inner product of unit vectors in float64, with a margin
+MAX_MAGNITUDE = 1e150  # largest input, so that its square is finite
+CONFLICT_FACTOR = 10  # times the tolerance: least weighted gap of a certain conflict
+# Times the tolerance: a larger violation makes an uncertain conflict count.
 FEASIBLE_FACTOR = 1000
 
 
 @dataclass(frozen=True)
 class LeastDistanceProgram:
-    """F [k, m] with columns of length 1 or 0, and b [m] <= 1: the problem in its own size.
+    """A least-distance program, scaled by its own size.
 
-    A combination of columns with weights that add up to 1 may be zero if it is shorter than
-    `tolerance`.
+    Attributes:
+        factor: F [k, m], with columns of length 1 or 0.
+        gaps: b [m] <= 1.
+        tolerance: a combination of columns whose weights add up to 1 counts as zero below this
+            length.
     """
 
     factor: Matrix
     gaps: Vector
     tolerance: float
 
-    def lack(self, push: Vector) -> Vector:
-        """Return what each constraint [m] lacks at z [k], beyond rounding."""
-        room = ROUNDING * (1.0 + np.abs(self.gaps) + np.linalg.norm(push))
-        lack: Vector = self.gaps - push @ self.factor - room
-        return lack
+    def violations(self, push: Vector) -> Vector:
+        """Return the violation of each constraint [m] at z [k], beyond rounding."""
+        tolerance = ROUNDING * (1.0 + np.abs(self.gaps) + np.linalg.norm(push))
+        violations: Vector = self.gaps - push @ self.factor - tolerance
+        return violations
 
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """Constraints held as equations, the z [k] they ask for, and their multipliers."""
+    """Constraints held as equations.
+
+    Attributes:
+        rows: indices of the active constraints.
+        push: the shortest z [k] that meets them.
+        held: their multipliers.
+    """
 
     rows: tuple[int, ...]
     push: Vector
@@ -66,7 +75,15 @@ class ActiveSet:
 
 @dataclass(frozen=True)
 class Solution:
-    """z [k] and mu [m] of a program, whether it is feasible, and the conflict [m] if not."""
+    """The solution of a program.
+
+    Attributes:
+        push: z [k].
+        multipliers: mu [m].
+        decided_by: name of the method that decided.
+        feasible: whether some z meets all constraints.
+        conflict: lambda [m] if not feasible, else zeros.
+    """
 
     push: Vector
     multipliers: Vector
@@ -78,7 +95,17 @@ class Solution:
 def solve_least_distance(
     program: LeastDistanceProgram, floors: Vector, lengths: Vector, solver: str
 ) -> Solution:
-    """Ask, in this order: is there anything to do, can it be done, the solver, the exact method."""
+    """Return the solution of a program.
+
+    Args:
+        program: the program in unit rows.
+        floors: lower bounds of the constraints [m]. Only their signs matter, for rows of zeros.
+        lengths: lengths of the rows before they were scaled to 1 [m].
+        solver: a QP solver to try first, or `EXACT`.
+
+    Raises:
+        ConfigError: the solver is not installed.
+    """
     m = program.gaps.size
     check_solver(solver)
     idle = Solution(np.zeros(len(program.factor)), np.zeros(m), "nothing to do", True, np.zeros(m))
@@ -87,46 +114,52 @@ def solve_least_distance(
         conflict = np.zeros(m)
         conflict[hopeless[0]] = 1.0
         return replace(idle, decided_by="a row of zeros", feasible=False, conflict=conflict)
-    if (program.lack(idle.push) <= 0).all():
+    if (program.violations(idle.push) <= 0).all():
         return idle
     proposal = None if solver == EXACT else _solve_with_qp_solver(program, solver)
     return proposal or _solve_with_active_set(program)
 
 
 def solve_qp(solver: str, *terms: Any, **bounds: Any) -> Vector | None:
-    """Return what a QP solver says to a qpsolvers.Problem of these terms, None if it is nothing."""
-    from qpsolvers import Problem, solve_problem  # here, so that clients need not load it
+    """Return the result of a QP solver, or None if it fails.
+
+    Args:
+        solver: name of a solver that qpsolvers finds.
+        terms: P and q of a `qpsolvers.Problem`.
+        bounds: its constraints by name.
+    """
+    from qpsolvers import Problem, solve_problem  # here, because clients do not need it
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             problem = Problem(*terms, **bounds)
-            found: Vector | None = solve_problem(problem, solver, **SETTINGS.get(solver, {})).x
-    except Exception:  # whatever a foreign solver trips over, the exact method decides
+            result: Vector | None = solve_problem(problem, solver, **SETTINGS.get(solver, {})).x
+    except Exception:  # a solver can fail in any way, and then the active-set method decides
         return None
-    return None if found is None or not (np.abs(found) <= MAX_MAGNITUDE).all() else found
+    return None if result is None or not (np.abs(result) <= MAX_MAGNITUDE).all() else result
 
 
 def _solve_with_qp_solver(program: LeastDistanceProgram, solver: str) -> Solution | None:
-    """Let a QP solver say which constraints are tight; None if its word is not good enough."""
+    """Let a QP solver choose the active constraints. None if they are not optimal."""
     m = program.gaps.size
     gram = program.factor.T @ program.factor
-    found = solve_qp(solver, gram, -program.gaps, lb=np.zeros(m))
-    if found is None:
+    dual = solve_qp(solver, gram, -program.gaps, lb=np.zeros(m))
+    if dual is None:
         return None
-    tight = np.flatnonzero(found > np.abs(gram @ found - program.gaps)).tolist()
-    if not _independent(program, tight):
+    active = np.flatnonzero(dual > np.abs(gram @ dual - program.gaps)).tolist()
+    if not _independent(program, active):
         return None
-    push, held = _solve_equations(program, tight)
-    if (held < 0).any() or (program.lack(push) > 0).any():
+    push, held = _solve_equations(program, active)
+    if (held < 0).any() or (program.violations(push) > 0).any():
         return None
     multipliers = np.zeros(m)
-    multipliers[tight] = held
+    multipliers[active] = held
     return Solution(push, multipliers, solver, True, np.zeros(m))
 
 
 def _independent(program: LeastDistanceProgram, rows: list[int]) -> bool:
-    """Say whether no combination of some rows comes near enough to zero to be a conflict."""
+    """Return whether no combination of these rows is near enough to zero to be a conflict."""
     spread = np.linalg.svd(program.factor[:, rows], compute_uv=False)
     return len(spread) == len(rows) and bool(
         spread.min(initial=1.0) > program.tolerance * len(rows)
@@ -134,13 +167,13 @@ def _independent(program: LeastDistanceProgram, rows: list[int]) -> bool:
 
 
 def _solve_with_active_set(program: LeastDistanceProgram) -> Solution:
-    """Let the most violated constraint in until none is left, or until one cannot get in."""
+    """Add the most violated constraint until none is violated, or one cannot be met."""
     m = program.gaps.size
     state = ActiveSet((), *_solve_equations(program, ()))
     answer = Solution(state.push, np.zeros(m), "dual active set", False, np.zeros(m))
-    barred = np.zeros(m, dtype=bool)  # rows in a conflict too faint to be told from rounding
+    barred = np.zeros(m, dtype=bool)  # rows in a conflict that may be rounding
     for _ in range(MAX_STEPS_PER_CONSTRAINT * m):
-        lack = np.where(barred, -np.inf, program.lack(state.push))
+        lack = np.where(barred, -np.inf, program.violations(state.push))
         lack[list(state.rows)] = -np.inf
         worst = int(lack.argmax())
         if lack[worst] <= 0:
@@ -152,17 +185,27 @@ def _solve_with_active_set(program: LeastDistanceProgram) -> Solution:
                 return answer
 
     loose = FEASIBLE_FACTOR * program.tolerance * (1.0 + np.linalg.norm(state.push))
-    if (program.lack(state.push) > loose).any():
+    if (program.violations(state.push) > loose).any():
         return answer
     multipliers = np.zeros(m)
-    multipliers[list(state.rows)] = np.maximum(state.held, 0.0)  # zero, bar the last bit
+    multipliers[list(state.rows)] = np.maximum(state.held, 0.0)  # removes rounding below zero
     return Solution(state.push, multipliers, "dual active set", True, np.zeros(m))
 
 
 def _add_constraint(
     program: LeastDistanceProgram, state: ActiveSet, new: int
 ) -> tuple[ActiveSet, Vector | None]:
-    """Make constraint `new` tight, letting go of those in its way; or return the conflict [m]."""
+    """Make a constraint active and drop those that block it.
+
+    Args:
+        program: the program.
+        state: the active constraints.
+        new: index of the constraint to add.
+
+    Returns:
+        The new active set and None, or the old one and the conflict [m] that prevents the
+        constraint.
+    """
     rows, push, held = list(state.rows), state.push, state.held
     column = program.factor[:, new]
     while True:
@@ -188,7 +231,7 @@ def _add_constraint(
 
 
 def _solve_equations(program: LeastDistanceProgram, rows: Sequence[int]) -> tuple[Vector, Vector]:
-    """Return the shortest z [k] that meets independent rows exactly, and their multipliers."""
+    """Return the shortest z [k] that meets independent rows exactly, and its multipliers."""
     index = list(rows)
     basis, triangle = np.linalg.qr(program.factor[:, index])
     inside = np.linalg.solve(triangle.T, program.gaps[index])
@@ -196,12 +239,16 @@ def _solve_equations(program: LeastDistanceProgram, rows: Sequence[int]) -> tupl
 
 
 def check_solver(solver: str) -> None:
-    """Refuse a solver that is not installed."""
+    """Check that a solver is installed.
+
+    Raises:
+        ConfigError: it is not. The message lists the installed solvers.
+    """
     from qpsolvers import available_solvers
 
     known = [EXACT, *available_solvers]
     if solver not in known:
         raise ConfigError(
-            f'expected one of the solvers {", ".join(known)}, got "{solver}"'
+            f'solver "{solver}" is not installed; the installed ones are {", ".join(known)}'
             + did_you_mean(str(solver), known)
         )

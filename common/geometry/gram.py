@@ -1,8 +1,8 @@
 """Inner products and sums of long vectors, one block of columns at a time.
 
-The vectors are separate flat arrays of up to some ten million numbers. They are never stacked:
-only a block of columns of each is copied at any time, so memory beyond the vectors is small, and
-every vector is read from memory once.
+The vectors are separate flat arrays of up to ten million numbers. They are never stacked: only a
+block of columns of each vector is copied at a time. So the extra memory is small, and every vector
+is read from memory once.
 """
 
 import math
@@ -16,32 +16,36 @@ from common.errors import AggregationError
 from common.parallel import blocks, map_spans
 from common.types import Matrix, Vector
 
-MAX_COLUMNS = 16_384  # of a block, at most
-MIN_COLUMNS = 512
-# blocks that a product in float32 has at least, if it can: their errors even out
+MIN_COLUMNS, MAX_COLUMNS = 512, 16_384  # of a block
+# Blocks of a product in float32, so that their rounding errors cancel.
 MIN_FLOAT32_BLOCKS = 128
-ROW_COLUMNS = 2**16  # of a block of one row
-# numbers in a block: what a core's cache and its share of the next hold
+ROW_COLUMNS = 2**16  # columns of a block of one row
+# Numbers in a block, which fit into a core's caches.
 BLOCK_NUMBERS = 80 * MAX_COLUMNS
 
 
 def inner_products(
     new: Sequence[Vector], all_: Sequence[Vector], *, compute_dtype: DTypeLike = np.float64
 ) -> Matrix:
-    """Return every product new_i . all_j [len(new), len(all_)] in float64.
+    """Return every inner product new_i . all_j [len(new), len(all_)] in float64.
 
-    A row that is in both lists (the same object) is read once. Within a block of columns the sums
-    are the BLAS's; over the blocks they run in order, in float64. Working in float32 is about
-    three times as fast and leaves errors of some 1e-8 |new_i| |all_j| in vectors of 2^18 numbers
-    and more that look like noise, up to 2e-7 in short ones, and 2e-6 where numbers repeat.
+    A row that is in both lists (the same object) is read once. Within a block of columns the BLAS
+    adds up. Over the blocks the sums run in order, in float64. Computing in float32 is about three
+    times as fast. Its errors are about 1e-8 |new_i| |all_j| for vectors of 2^18 numbers and more,
+    up to 2e-7 for short vectors, and up to 2e-6 where numbers repeat.
 
     Args:
         new: flat vectors [d], float32 or float64.
         all_: flat vectors [d], float32 or float64.
-        compute_dtype: dtype that the numbers of a block are multiplied in.
+        compute_dtype: dtype in which the numbers of a block are multiplied.
 
     Raises:
-        AggregationError: the vectors are not all flat and equally long.
+        AggregationError: the vectors are not all flat and of the same size.
+
+    >>> import numpy as np
+    >>> x, y = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    >>> inner_products([x], [x, y]).tolist()
+    [[5.0, 1.0]]
     """
     rows = list({id(row): row for row in (*all_, *new)}.values())
     place = {id(row): k for k, row in enumerate(rows)}
@@ -52,7 +56,9 @@ def inner_products(
     def multiply(span: slice) -> Matrix:
         block = np.empty((len(rows), width), compute_dtype)
         products = np.zeros((len(rows), len(left)))
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and seen
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # an overflow gives infinity, which callers check
             for columns in blocks(span, width):
                 part = _copied(rows, columns, block)
                 products += part @ part[left].T
@@ -65,7 +71,12 @@ def inner_products(
 
 
 def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], list[bool]]:
-    """Return start - end_k [d] for each flat vector, and for each whether all of it is finite."""
+    """Return start - end_k [d] for each flat vector, and whether each of them is finite.
+
+    Args:
+        start: flat vector [d].
+        ends: flat vectors [d].
+    """
     results = [np.empty_like(start) for _ in ends]
 
     def subtract(span: slice) -> Vector:
@@ -75,7 +86,7 @@ def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], li
                 minuend = start[columns]
                 for k, (end, result) in enumerate(zip(ends, results, strict=True)):
                     part = np.subtract(minuend, end[columns], out=result[columns])
-                    squares[k] += np.dot(part, part)  # while it is in the cache
+                    squares[k] += np.dot(part, part)  # while the part is in the cache
         return squares
 
     squares = sum(map_spans(start.size, subtract), np.zeros(len(ends)))
@@ -87,17 +98,22 @@ def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], li
 
 
 def all_finite(values: NDArray[Any]) -> bool:
-    """Whether no number is NaN or infinite; read once, without a copy, as long as none is."""
+    """Return whether no number is NaN or infinite. Finite arrays are read once, uncopied."""
     if values.dtype.kind != "f":
         return True
     flat = values.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         square = np.dot(flat, flat)
-    return math.isfinite(square) or bool(np.isfinite(flat).all())  # a square may overflow
+    return math.isfinite(square) or bool(np.isfinite(flat).all())  # the square can overflow
 
 
 def length(vector: Vector) -> float:
-    """Return |vector| for a flat vector [d], summed up in float64."""
+    """Return |vector| for a flat vector [d], added up in float64.
+
+    >>> import numpy as np
+    >>> length(np.array([3.0, 4.0], np.float32))
+    5.0
+    """
     return math.sqrt(inner_products([vector], [vector])[0, 0])
 
 
@@ -107,10 +123,14 @@ def combined_length(weights: Vector, products: Matrix) -> float:
 
 
 def lengths_and_scales(products: Matrix) -> tuple[Vector, Vector]:
-    """Return the rows' lengths [m] and what brings them to length 1, 0 for rows of zeros [m].
+    """Return the rows' lengths [m] and their reciprocals [m], with 0 for rows of zeros.
 
     Args:
-        products: the rows' inner products [m, m].
+        products: inner products of the rows [m, m].
+
+    >>> import numpy as np
+    >>> [part.tolist() for part in lengths_and_scales(np.array([[4.0, 0.0], [0.0, 0.0]]))]
+    [[2.0, 0.0], [0.5, 0.0]]
     """
     lengths = np.sqrt(np.diag(products))
     return lengths, np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
@@ -126,15 +146,19 @@ def combine(
     """Return sum_k weights_k * rows_k [d].
 
     Args:
-        weights: one finite number a row [m]; a row of weight zero is not read.
-        rows: at least one flat vector [d], float32 or float64, mixed or not.
-        dtype: of the result; by default the one that numpy gives to the rows together.
-        compute_dtype: dtype that the numbers are added up in; float32 is twice as fast, and will do
-            where the sum is not much shorter than its parts.
+        weights: one finite number per row [m]. A row of weight zero is not read.
+        rows: at least one flat vector [d]. float32 and float64 can be mixed.
+        dtype: dtype of the result. The default is numpy's common dtype of the rows.
+        compute_dtype: dtype in which the numbers are added up. float32 is twice as fast, and exact
+            enough if the sum is not much shorter than its parts.
 
     Raises:
-        AggregationError: no rows, weights that do not fit them or are not finite, or rows that
-            are not all flat and equally long.
+        AggregationError: there are no rows, a weight is missing or not finite, or the rows are not
+            all flat and of the same size.
+
+    >>> import numpy as np
+    >>> combine([2.0, -1.0], [np.array([1.0, 0.0]), np.array([0.0, 3.0])]).tolist()
+    [2.0, -3.0]
     """
     weights = np.asarray(weights, dtype=np.float64)
     if not rows or weights.shape != (len(rows),) or not np.isfinite(weights).all():
@@ -158,12 +182,12 @@ def combine(
 
 
 def _width(rows: int) -> int:
-    """Return how many columns of so many rows make a block."""
+    """Return the number of columns of a block for this number of rows."""
     return min(max(BLOCK_NUMBERS // max(rows, 1), MIN_COLUMNS), MAX_COLUMNS)
 
 
 def _copied(rows: Sequence[Vector], columns: slice, block: Any) -> Any:
-    """Return these columns of the rows [m, n], in the block's memory."""
+    """Return these columns of the rows [m, n], copied into the block's memory."""
     part = block[:, : columns.stop - columns.start]
     for k, row in enumerate(rows):
         part[k] = row[columns]
@@ -171,7 +195,7 @@ def _copied(rows: Sequence[Vector], columns: slice, block: Any) -> Any:
 
 
 def _length(rows: Sequence[Vector]) -> int:
-    """Return the length d that all rows share (0 without rows)."""
+    """Return the size d of all rows, or 0 without rows."""
     for k, row in enumerate(rows):
         if row.ndim != 1 or row.size != rows[0].size:
             raise AggregationError(

@@ -1,12 +1,12 @@
-"""The shortest convex combination of m vectors, from their Gram matrix alone.
+"""The shortest convex combination of m vectors, from their Gram matrix.
 
-Over the whole simplex this is the least-distance problem once more: with z the shortest vector
-that satisfies u_k . z >= 1 for all k, z = sum_k mu_k u_k, the point of the hull nearest to 0 is
-z / |z|^2, and its weights are mu / sum(mu). Where no such z exists, 0 itself is in the hull, and
-the conflict says how it comes about.
+Over the whole simplex this is the least-distance problem: with z the shortest vector that satisfies
+u_k . z >= 1 for all k and z = sum_k mu_k u_k, the point of the hull nearest to 0 is z / |z|^2, and
+its weights are mu / sum(mu). If no such z exists, 0 is in the hull, and the conflict gives the
+weights.
 
 With bounds on the weights a QP solver proposes, and a primal active-set method (Nocedal, Wright:
-Numerical Optimization, 2nd ed. 2006, section 16.5) goes on from there until every optimality
+Numerical Optimization, 2nd ed. 2006, section 16.5) continues from there until every optimality
 condition holds.
 """
 
@@ -20,21 +20,21 @@ from common.geometry.gram import combined_length
 from common.geometry.projection import solve_dual
 from common.types import Matrix, Vector
 
-ZERO_LENGTH = 1e-6  # length of a combination of unit rows that is rounding of float32 vectors
-OPTIMAL_RESIDUAL = 1e-12  # residual at which the active-set method has arrived
-RANK_TOLERANCE = 1e-12  # of the largest singular value: directions that change nothing
-BOUNDS_TOLERANCE = 1e-9  # by which bounds may miss a sum of 1
+ZERO_LENGTH = 1e-6  # a shorter combination of unit rows is rounding of float32 vectors
+OPTIMAL_RESIDUAL = 1e-12  # residual at which the active-set method stops
+RANK_TOLERANCE = 1e-12  # relative to the largest singular value
+BOUNDS_TOLERANCE = 1e-9  # the bounds may miss a sum of 1 by this much
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinNormWeights:
-    """Weights of a shortest convex combination, and what they are worth.
+    """The weights of a shortest convex combination, with their residual.
 
     Attributes:
-        weights: lambda [m] >= 0, within the bounds; their sum is 1 up to rounding.
-        length: of sum_k lambda_k u_k; exactly 0 where 0 was found to be in the hull.
+        weights: lambda [m] >= 0, within the bounds. Their sum is 1 up to rounding.
+        length: length of sum_k lambda_k u_k. Exactly 0 if 0 is in the hull.
         residual: how fast the squared length would still fall if weight moved from one row to
-            another, relative to the square of the longest row; 0 is optimal.
+            another, relative to the square of the longest row. 0 is optimal.
         decided_by: as in `DualSolution`, or, with bounds, "primal active set" or "osqp".
     """
 
@@ -49,16 +49,21 @@ def min_norm_weights(
 ) -> MinNormWeights:
     """Return the lambda >= 0 with sum 1 that minimises lambda^T gram lambda.
 
-    Where rows depend on each other the combination is unique, its weights are not. Without
-    bounds, 0 counts as in the hull if unit rows come to within 1e-7 of it (`solve_dual`).
+    If rows depend on each other, the combination is unique but its weights are not. Without bounds,
+    0 counts as in the hull if unit rows come within 1e-7 of it (`solve_dual`).
 
     Args:
-        gram: inner products [m, m] in float64, of at least one row; rows of zeros included.
-        low: least weights [m] >= 0; 0 if not given.
-        high: largest weights [m]; 1 if not given.
+        gram: inner products [m, m] in float64 of at least one row. Rows of zeros are allowed.
+        low: smallest weights [m] >= 0. The default is 0.
+        high: largest weights [m]. The default is 1.
 
     Raises:
-        AggregationError: no rows, bounds that no weights satisfy, or no Gram matrix.
+        AggregationError: there are no rows, no weights satisfy the bounds, or gram is not a Gram
+            matrix.
+
+    >>> import numpy as np
+    >>> min_norm_weights(np.array([[1.0, 0.0], [0.0, 1.0]])).weights.round(6).tolist()
+    [0.5, 0.5]
     """
     m = len(gram)
     if not m or gram.shape != (m, m) or not np.isfinite(gram).all():
@@ -80,12 +85,13 @@ def min_norm_weights(
 
 
 def _on_simplex(gram: Matrix) -> MinNormWeights:
+    """Return the weights without bounds."""
     m = len(gram)
     answer = solve_dual(gram, np.ones(m))
     weights = answer.multipliers
     if not answer.feasible:
         lengths = np.sqrt(np.diag(gram))
-        lengths[lengths == 0] = 1.0  # such a row is the whole conflict
+        lengths[lengths == 0] = 1.0  # this row alone is the conflict
         weights = answer.conflict * (lengths.min() / lengths)
     weights = weights / weights.sum()
     length = combined_length(weights, gram) if answer.feasible else 0.0
@@ -96,14 +102,16 @@ def _on_simplex(gram: Matrix) -> MinNormWeights:
 
 
 def _in_boxes(gram: Matrix, low: Vector, high: Vector) -> MinNormWeights:
-    """Polish what the QP solver proposes; where that leads nowhere, take its word as it is."""
+    """Improve the QP solver's proposal. If that fails, return the proposal itself."""
     m = len(gram)
     scaled = gram / (np.diag(gram).max() or 1.0)
-    found = solve_qp("osqp", scaled, np.zeros(m), A=np.ones((1, m)), b=np.ones(1), lb=low, ub=high)
-    start = _project_into_bounds(low if found is None else found, low, high)
+    proposal = solve_qp(
+        "osqp", scaled, np.zeros(m), A=np.ones((1, m)), b=np.ones(1), lb=low, ub=high
+    )
+    start = _project_into_bounds(low if proposal is None else proposal, low, high)
     candidates = {"primal active set": _improve(scaled, start, low, high), "osqp": start}
     residuals = {name: _residual(scaled, w, low, high) for name, w in candidates.items()}
-    best = min(residuals, key=lambda name: residuals[name])  # the first, if they are equal
+    best = min(residuals, key=lambda name: residuals[name])  # the first one of equal ones
     weights = candidates[best]
     return MinNormWeights(
         weights=weights,
@@ -114,7 +122,7 @@ def _in_boxes(gram: Matrix, low: Vector, high: Vector) -> MinNormWeights:
 
 
 def _project_into_bounds(weights: Vector, low: Vector, high: Vector) -> Vector:
-    """Return the nearest weights [m] within the bounds whose sum is 1: all shifted by the same."""
+    """Return the nearest weights [m] within the bounds that add up to 1."""
     edges = np.sort(np.concatenate([low - weights, high - weights]))
     sums = np.clip(weights + edges[:, None], low, high).sum(axis=1)
     shifted: Vector = np.clip(weights + np.interp(1.0, sums, edges), low, high)
@@ -122,7 +130,7 @@ def _project_into_bounds(weights: Vector, low: Vector, high: Vector) -> Vector:
 
 
 def _improve(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> Vector:
-    """Go from weights within the bounds to the best ones: hold some at a bound, solve the rest."""
+    """Move from weights within the bounds to the best ones, by a primal active-set method."""
     m = len(gram)
     free = (weights > low) & (weights < high)
     for _ in range(MAX_STEPS_PER_CONSTRAINT * m):
@@ -140,15 +148,15 @@ def _improve(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> Vector
         up, down = _best_exchange(slopes, weights, low, high)
         if slopes[down] - slopes[up] <= OPTIMAL_RESIDUAL:
             break
-        tempted = [up, down]  # both, if none is free: one alone cannot move
+        candidates = [up, down]  # both if none is free, because one alone cannot move
         if free.any():
             level = slopes[free].mean()
-            tempted = [up if level - slopes[up] > slopes[down] - level else down]
-        if free[tempted].all():
-            break  # the equations are as well solved as they can be
-        free[tempted] = True
-    settled: Vector = np.clip(weights, low, high)  # the last bit
-    return settled
+            candidates = [up if level - slopes[up] > slopes[down] - level else down]
+        if free[candidates].all():
+            break  # rounding allows no better solution
+        free[candidates] = True
+    improved: Vector = np.clip(weights, low, high)  # removes rounding outside the bounds
+    return improved
 
 
 def _step(gram: Matrix, weights: Vector, free: Vector) -> Vector:
@@ -165,15 +173,16 @@ def _step(gram: Matrix, weights: Vector, free: Vector) -> Vector:
 
 
 def _best_exchange(slopes: Vector, weights: Vector, low: Vector, high: Vector) -> tuple[int, int]:
-    """Return which weight gains most by growing and which by shrinking, among those that can."""
+    """Return the indices of the weight to increase and of the weight to decrease."""
     up = np.where(weights < high, slopes, np.inf).argmin()
     return int(up), int(np.where(weights > low, slopes, -np.inf).argmax())
 
 
 def _residual(gram: Matrix, weights: Vector, low: Vector, high: Vector) -> float:
+    """Return the residual of the weights, as in `MinNormWeights`."""
     slopes = gram @ weights
     up, down = _best_exchange(slopes, weights, low, high)
     if weights[up] >= high[up] or weights[down] <= low[down]:
-        return 0.0  # nothing can move
+        return 0.0  # no weight can move
     size = float(np.diag(gram).max()) or 1.0
     return max(0.0, float(slopes[down] - slopes[up])) / size

@@ -1,10 +1,11 @@
-"""The multipliers of many rows, found from the few that decide.
+"""The multipliers of many rows, computed from a working set of rows.
 
-Rows that lack nothing at the answer have no part in it. Which ones do is guessed by block principal
-pivoting (Judice, Pires: A block principal pivoting algorithm for large-scale strictly monotone
-linear complementarity problems, 1994; here with a bound on how many rows come in at once). The
-rows guessed are solved by `common.geometry.dual_active_set`, then every other row is checked: those
-that still lack something come in, until there are none. The guess saves time; it decides nothing.
+Rows that are not active at the solution do not affect it. The active ones are predicted by block
+principal pivoting (Judice, Pires: A block principal pivoting algorithm for large-scale strictly
+monotone linear complementarity problems, 1994), with a bound on how many rows are added at a time.
+`common.geometry.dual_active_set` solves the predicted rows. Then every other row is checked, and
+the violated ones are added, until none is violated. The prediction saves time. It does not change
+the result.
 """
 
 from dataclasses import replace
@@ -21,12 +22,12 @@ from common.geometry.dual_active_set import (
 )
 from common.types import Matrix, Vector
 
-FLOAT32_NOISE = 1e-7  # what is left of a sum of unit rows that is zero, once they are in float32
-INDEFINITE = 1e-6  # how far below zero, per row, an eigenvalue of a unit Gram matrix may be
-# rows that are solved at once; and that may come in, if those that are in are not more
+FLOAT32_NOISE = 1e-7  # length of a zero combination of unit rows after rounding to float32
+INDEFINITE = 1e-6  # size per row of a negative eigenvalue that rounding can cause
+# Rows that are solved together, and smallest limit on the rows added at a time.
 WORKING_SET_SIZE = 200
-MAX_PIVOTS = 50  # exchanges of rows before a guess is taken as it is
-# added to the squares of unit rows, so that a guess may hold rows that depend
+MAX_PIVOTS = 50  # exchanges of rows before the prediction is used as it is
+# Added to the squares of unit rows, so that dependent rows can be solved together.
 DIAGONAL_SHIFT = 1e-9
 
 Rows = NDArray[np.bool_]
@@ -35,24 +36,25 @@ Rows = NDArray[np.bool_]
 def solve_with_working_set(
     gram: Matrix, lengths: Vector, floors: Vector, gaps: Vector, solver: str
 ) -> tuple[Solution, Vector]:
-    """Solve for a few rows, see what the others lack then, let the worst of them in, and so on.
+    """Solve for a few rows, add the most violated other rows, and repeat.
 
-    Once no row outside lacks anything the answer is that of all rows; a conflict of the rows
-    inside is one of all. Rows without a multiplier leave, but only once each: a faint conflict
-    could let them in for ever. So a row comes in twice at most, and this ends within 2 m turns.
+    When no row outside is violated, the solution is that of all rows. A conflict of the rows inside
+    is a conflict of all rows. Rows without a multiplier leave, but only once each, because an
+    uncertain conflict could add them forever. So a row enters at most twice, and this ends within 2
+    m rounds.
 
     Args:
-        gram: inner products [m, m] of rows of these lengths [m].
-        lengths: of the rows [m].
-        floors: of which only the sign matters [m], and only for rows of zeros.
-        gaps: of the rows at unit length [m], in the problem's own size.
+        gram: inner products [m, m] of rows of these lengths.
+        lengths: lengths of the rows [m].
+        floors: lower bounds [m]. Only their signs matter, for rows of zeros.
+        gaps: gaps of the rows at unit length [m], in the problem's own size.
         solver: as in `solve_dual`.
 
     Returns:
-        The answer, and what its point gains along each unit row [m].
+        The solution, and u_k . z for each unit row [m].
 
     Raises:
-        AggregationError: rows that are solved have no positive semidefinite Gram matrix.
+        AggregationError: the Gram matrix of the solved rows is not positive semidefinite.
     """
     m = gaps.size
     scale = np.divide(1.0, lengths, out=np.zeros(m), where=lengths > 0)
@@ -75,7 +77,16 @@ def solve_with_working_set(
 
 
 def _predict_active(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
-    """Guess the rows with multipliers: hold some as equations, exchange those that are wrong."""
+    """Predict the active rows: solve some as equations, and exchange those with the wrong sign.
+
+    Args:
+        gram: inner products [m, m].
+        scale: reciprocals of the rows' lengths [m].
+        gaps: gaps of the rows at unit length [m].
+
+    Returns:
+        Whether each row is predicted active [m].
+    """
     pulls = np.zeros(gaps.size)
     inside = pulls > 0
     for _ in range(MAX_PIVOTS):
@@ -92,15 +103,20 @@ def _predict_active(gram: Matrix, scale: Vector, gaps: Vector) -> Rows:
         pulls = np.zeros(gaps.size)
         try:
             pulls[rows] = np.linalg.solve(unit, gaps[rows])
-        except np.linalg.LinAlgError:  # they depend to the last bit
+        except np.linalg.LinAlgError:  # exactly dependent rows
             break
     return inside
 
 
 def _next_working_set(stay: Rows, inside: Rows, lack: Vector) -> Rows:
-    """Return those that stay, with as many again of the rows outside that lack most.
+    """Return the rows that stay, and the most violated rows outside.
 
-    At least `WORKING_SET_SIZE` may come in.
+    As many rows are added as stay, but at least `WORKING_SET_SIZE`.
+
+    Args:
+        stay: rows that stay [m].
+        inside: the present working set [m].
+        lack: violation of each row [m].
     """
     wanting = np.flatnonzero((lack > 0) & ~inside)
     order = np.argsort(-lack[wanting], kind="stable")
@@ -117,13 +133,22 @@ def _gains(gram: Matrix, scale: Vector, pulls: Vector) -> Vector:
 
 
 def _rounding_room(gaps: Vector, pulls: Vector) -> Vector:
-    """Return how much of what each row lacks [m] is rounding."""
+    """Return the part of each row's violation [m] that can be rounding."""
     room: Vector = ROUNDING * (1.0 + np.abs(gaps) + np.abs(pulls).sum())
     return room
 
 
 def _program(products: Matrix, lengths: Vector, gaps: Vector) -> LeastDistanceProgram:
-    """Return the program of rows with these inner products [k, k], its factor F [k, k]."""
+    """Return the program of these rows, with a factor F [k, k].
+
+    Args:
+        products: inner products of the rows [k, k].
+        lengths: lengths of the rows [k].
+        gaps: gaps of the rows at unit length [k].
+
+    Raises:
+        AggregationError: the products are not positive semidefinite.
+    """
     k = len(products)
     bounds = np.outer(lengths, lengths)
     unit = np.divide(products, bounds, out=np.zeros_like(bounds), where=bounds > 0)

@@ -1,1 +1,1 @@
-"""Atomic files, file locks, and text from other machines made safe to print."""
+"""Atomic files, file locks, and untrusted text made safe to print."""

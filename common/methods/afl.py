@@ -1,13 +1,15 @@
 """AFL: minimise the worst mixture of the clients' losses.
 
-Mohri, Sivek, Suresh. Agnostic Federated Learning. ICML 2019 (arXiv 1902.00146): descent on the
-model, projected ascent on the mixture's weights lambda in the simplex.
+Mohri, Sivek, Suresh. Agnostic Federated Learning. ICML 2019 (arXiv 1902.00146): gradient descent on
+the model, projected gradient ascent on the mixture weights lambda in the simplex.
 
-Where we depart: clients take K local steps, not one, and so their displacements stand where the
-gradients do. lambda belongs to client ids, and rounds with some of the clients, which the paper
-does not have, go by a rule of ours: the cohort's lambdas divided by their sum (1/m if that is 0)
-weigh the step, only they rise, and all N are projected. The last iterate is evaluated unless
-`average` asks for the mean of all, which the paper and the published codes report.
+Where we depart:
+- Clients take K local steps instead of one. Their displacements take the place of the gradients.
+- The paper has all clients in every round. With sampled clients, the step uses their lambdas
+  divided by the sum of these (1/m each if the sum is 0). Only the sampled clients' lambdas rise,
+  and all N are projected.
+- The newest model is evaluated. With `average` it is the mean of all rounds' models, which the
+  paper and the published codes report.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,20 +24,19 @@ from common.methods.base import Method
 from common.settings import setting
 from common.types import LOSS_BEFORE, ClientId, Cohort, Step, Vector
 
-HUGE = 1e300  # rises above this count as this; sums of them still exist
+MAX_INCREMENT = 1e300  # larger increments are clipped, so that sums stay finite
 
 
 @dataclass(frozen=True)
 class MixtureWeights:
-    """The weights of the clients' losses, and how far the mean iterate is from the newest.
+    """The mixture weights lambda, and the distance of the mean model from the newest one.
 
     Attributes:
-        lambdas: weight by client, for all that were ever seen.
-        unseen: weight of all others together; they never rose, so they share it equally, however
-            many they are by now.
-        rounds: accepted rounds t.
-        offset: mean of the iterates 1 to t minus the newest [d], in units of the direction; None
-            where the mean is not asked for.
+        lambdas: weight by client, for every client seen so far.
+        unseen: total weight of all other clients. Their weights never rose, so they are equal.
+        rounds: number of accepted rounds t.
+        offset: mean of the models of rounds 1 to t minus the newest model [d], in units of the
+            direction. None unless the mean is evaluated.
     """
 
     lambdas: dict[ClientId, float] = field(default_factory=dict)
@@ -44,18 +45,28 @@ class MixtureWeights:
     offset: Vector | None = None
 
     def with_clients(self, cohort: Sequence[ClientId], clients: int) -> "MixtureWeights":
-        """Return the same weights, with the cohort's shares of `unseen` under their own names."""
+        """Return the same weights, in which these clients have an entry of their own.
+
+        Args:
+            cohort: the clients of the round.
+            clients: number of clients of the federation, N.
+        """
         new = [client for client in cohort if client not in self.lambdas]
         others = max(clients - len(self.lambdas), len(new))
-        each = self.unseen / max(others, 1)
-        lambdas = self.lambdas | dict.fromkeys(new, each)
-        return replace(self, lambdas=lambdas, unseen=each * (others - len(new)))
+        unseen_weight = self.unseen / max(others, 1)
+        lambdas = self.lambdas | dict.fromkeys(new, unseen_weight)
+        return replace(self, lambdas=lambdas, unseen=unseen_weight * (others - len(new)))
 
-    def ascended(self, rises: Mapping[ClientId, float], clients: int) -> "MixtureWeights":
-        """Add to the weights and project them, the unseen clients' among them."""
+    def ascended(self, increments: Mapping[ClientId, float], clients: int) -> "MixtureWeights":
+        """Add the increments to the weights and project all N weights onto the simplex.
+
+        Args:
+            increments: the increment of lambda by client.
+            clients: number of clients of the federation, N.
+        """
         seen = len(self.lambdas)
         others = max(clients - seen, 0)
-        values = [weight + rises.get(client, 0.0) for client, weight in self.lambdas.items()]
+        values = [weight + increments.get(client, 0.0) for client, weight in self.lambdas.items()]
         values += [self.unseen / max(others, 1)] * others
         weights = project_onto_simplex(np.array(values)).tolist()
         lambdas = dict(zip(self.lambdas, weights[:seen], strict=True))
@@ -64,41 +75,41 @@ class MixtureWeights:
 
 @dataclass(frozen=True)
 class AFL(Method[MixtureWeights]):
-    """The cohort's displacements, weighted by lambda; then lambda follows the losses."""
+    """Mean of the cohort's displacements weighted by lambda. Then lambda follows the losses."""
 
     name: ClassVar[str] = "afl"
     source: ClassVar[str] = "Mohri, Sivek, Suresh, ICML 2019"
     needs: ClassVar[tuple[str, ...]] = (LOSS_BEFORE,)
 
     eta_lambda: float = setting(
-        0.1, "step of lambda per nat of loss; 0 leaves all clients at 1/N", low=0
+        0.1, "step of lambda per nat of loss; 0 keeps all clients at 1/N", low=0
     )
     average: bool = setting(
         False, "evaluate the mean of the models of all rounds instead of the newest"
     )
 
     def init(self, layout: Layout) -> MixtureWeights:
-        """Return 1/N for every client."""
+        """Return lambda = 1/N for every client."""
         return MixtureWeights()
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return d for the mean iterate, where it is asked for; the lambdas are no vectors."""
+        """Return d for the mean model if it is evaluated. The lambdas are not vectors."""
         return layout.size if self.average else 0
 
     def aggregate(
         self, cohort: Cohort, state: MixtureWeights, layout: Layout
     ) -> Step[MixtureWeights]:
-        """Step by the old lambdas, then let the cohort's rise by eta_lambda * F_i."""
+        """Step with the old lambdas, then raise the cohort's by eta_lambda * F_i and project."""
         present = [update.client for update in cohort.updates]
         mixture = state.with_clients(present, cohort.clients)
-        held = np.array([mixture.lambdas[client] for client in present])
-        total = float(held.sum())
-        shares = held / total if total > 0 else cohort.equal_shares
+        cohort_lambdas = np.array([mixture.lambdas[client] for client in present])
+        total = float(cohort_lambdas.sum())
+        shares = cohort_lambdas / total if total > 0 else cohort.equal_shares
         direction = cohort.mean(shares)
 
-        losses = np.minimum(cohort.metric(LOSS_BEFORE), HUGE / max(self.eta_lambda, 1.0))
-        rises = cohort.by_client(self.eta_lambda * losses)
-        after = mixture.ascended(rises, cohort.clients)
+        losses = np.minimum(cohort.metric(LOSS_BEFORE), MAX_INCREMENT / max(self.eta_lambda, 1.0))
+        increments = cohort.by_client(self.eta_lambda * losses)
+        after = mixture.ascended(increments, cohort.clients)
         report = {
             "weights": cohort.by_client(shares),
             "lambda_cohort": total,
@@ -111,11 +122,11 @@ class AFL(Method[MixtureWeights]):
         return Step(direction, after, report)
 
     def _offset(self, t: int, before: Vector | None, direction: Vector) -> Vector:
-        """Return o_t = (t - 1)/t * (o_{t-1} + direction_t), the mean iterate minus the newest."""
+        """Return o_t = (t - 1)/t * (o_{t-1} + direction_t) [d], the mean model minus the newest."""
         moved: Vector = direction if before is None else before + direction
         offset: Vector = moved * direction.dtype.type((t - 1) / t)
         return offset
 
     def evaluation_offset(self, state: MixtureWeights) -> Vector | None:
-        """Return the way from the newest iterate to the mean of all, where it is asked for."""
+        """Return the offset [d] from the newest model to the mean of all models."""
         return state.offset

@@ -1,7 +1,8 @@
-"""What a federated method is: its settings, what goes down, what a client adds, what comes of it.
+"""The interface of a federated method: settings, payloads, the client's rule and the aggregation.
 
-A method is a frozen dataclass; its fields are the typed hyper-parameters. Whatever it remembers
-from round to round is a value of type S that `aggregate` returns; nothing is kept in attributes.
+A method is a frozen dataclass. Its fields are the typed settings. Everything that it remembers from
+round to round is a value of type S, which `aggregate` returns. No method keeps anything in an
+attribute.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,15 +32,15 @@ class Granularity(Enum):
 
 @dataclass(frozen=True)
 class LocalRule:
-    """What a method adds to plain local SGD, w <- w - lr * (gradient + what follows).
+    """The terms that a method adds to local SGD: w <- w - lr (gradient + shift + proximal term).
 
     Attributes:
         shift: constant vector [v] added to each mini-batch gradient on `block`.
-        block: the coordinates that `shift` corrects; they take plain SGD without momentum.
-        proximal_weight: adds proximal_weight * (w - anchor) everywhere (a proximal term).
-        anchor: center of the proximal term [d]; None is where the local steps begin.
-        momentum: heavy-ball momentum outside `block`; None leaves it to the run's train.momentum.
-        full_batch: take one step with the gradient of all samples at once, and no other.
+        block: the coordinates that `shift` corrects. They take plain SGD without momentum.
+        proximal_weight: adds proximal_weight * (w - anchor) on all coordinates.
+        anchor: center of the proximal term [d]. None: the weights before the first local step.
+        momentum: heavy-ball momentum outside `block`. None: the run's train.momentum.
+        full_batch: take a single step with the gradient of all samples.
     """
 
     shift: Vector | None = None
@@ -50,18 +51,24 @@ class LocalRule:
     full_batch: bool = False
 
 
-def proximal_problems(setting: str, pull: float, lr: float) -> Iterable[str]:
-    """Say so if steps of `lr` along pull * (anchor - w) end ever further from the anchor."""
-    if lr * pull > 2:
+def proximal_problems(setting: str, proximal_weight: float, lr: float) -> Iterable[str]:
+    """Yield a problem if proximal steps diverge, which they do for lr * proximal_weight > 2.
+
+    Args:
+        setting: the config key of the proximal weight.
+        proximal_weight: factor of w - anchor in the gradient.
+        lr: local learning rate.
+    """
+    if lr * proximal_weight > 2:
         yield (
-            f"{setting} * train.lr must be at most 2, not {pull:g} * {lr:g}: such steps lead ever "
-            "further away from the model received"
+            f"{setting} * train.lr must be at most 2, not {proximal_weight:g} * {lr:g}: the local "
+            "steps would diverge"
         )
 
 
 @dataclass(frozen=True)
 class Method(Settings, Generic[S]):
-    """Base of the methods; by itself it adds nothing to local training and sends nothing extra."""
+    """Base of all methods. It adds nothing to local training and sends no payload."""
 
     name: ClassVar[str]
     source: ClassVar[str]  # the paper
@@ -73,11 +80,16 @@ class Method(Settings, Generic[S]):
         raise NotImplementedError
 
     def server_payload(self, state: S, client: ClientId) -> Mapping[str, Vector]:
-        """Return what the server sends this client beside the model, in the message's config."""
+        """Return the vectors that the server sends to this client besides the model, by name."""
         return {}
 
     def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
-        """Return what the client adds to its local steps (runs on the client)."""
+        """Return the terms that the client adds to its local steps (runs on the client).
+
+        Args:
+            server_payload: the vectors that came with the order, by name.
+            layout: layout of the model.
+        """
         return LocalRule()
 
     def client_payload(
@@ -88,75 +100,101 @@ class Method(Settings, Generic[S]):
         reached: Vector,
         lr_sum: float,
     ) -> Mapping[str, Vector]:
-        """Return what the client sends back beside the model (runs on the client).
+        """Return the vectors that the client sends back besides the model (runs on the client).
 
         Args:
-            server_payload: what came with the order.
-            layout: the model's layout.
+            server_payload: the vectors that came with the order, by name.
+            layout: layout of the model.
             received: weights that came with the order [d].
-            reached: weights after the local steps [d]; good for this call alone.
-            lr_sum: sum of the learning rates of the steps taken, K * lr.
+            reached: weights after the local steps [d]. They are valid during this call only.
+            lr_sum: sum of the learning rates of the local steps, K * lr for a constant rate.
         """
         return {}
 
     def expected_payload(self, state: S) -> Mapping[str, int]:
-        """Return the vectors that a reply must bring, with their sizes."""
+        """Return the name and size of each vector that a reply must contain."""
         return {}
 
     def aggregate(self, cohort: Cohort, state: S, layout: Layout) -> Step[S]:
-        """Turn a round's accepted replies into a step and the next state. Pure."""
+        """Turn a round's accepted replies into a step and the next state. Pure.
+
+        Args:
+            cohort: the accepted replies, sorted by client.
+            state: the state before the round. It is not modified.
+            layout: layout of the model, with d floats.
+
+        Raises:
+            AggregationError: no step can be formed from these replies.
+        """
         raise NotImplementedError
 
     def personal_proximal_weight(self) -> float | None:
-        """Return how strongly a model of the client's own is pulled to the one it receives.
+        """Return the weight of the proximal term of a personal model, or None if there is none.
 
-        Such a model is trained beside the one for all, stays with the client, and is evaluated
-        too. None: the method has no such thing.
+        A personal model is trained besides the global model. It stays on its client, and is
+        evaluated there as well.
         """
         return None
 
     def evaluation_offset(self, state: S) -> Vector | None:
-        """Return how far [d] the model to evaluate and to keep is from the one to train on.
+        """Return the offset [d] from the model to train on to the model to evaluate and to keep.
 
-        The former is w + server_lr * offset; None means that they are the same.
+        The model to evaluate is w + server_lr * offset. None: both are the same model.
         """
         return None
 
     @property
     def history_rounds(self) -> int | None:
-        """Rounds for which the displacement of an absent client counts: those of age <= H.
+        """Largest age in rounds, H, of an absent client's displacement that still counts.
 
-        None: none is kept, or the method has no such number.
+        None: the method stores no displacements, or has no such limit.
         """
         return None
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return of how many clients the state can hold a vector between rounds.
+        """Return the largest number of clients whose vectors the state can hold between rounds.
 
         Args:
-            layout: the model's layout, with d floats.
-            clients: N.
-            cohort: clients of a round, m.
+            layout: layout of the model, with d floats.
+            clients: number of clients of the federation, N.
+            cohort: number of clients of a round, m.
         """
         return 0
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the most floats that the vectors in the state can hold between rounds."""
+        """Return the largest number of floats in the state's vectors between rounds.
+
+        Args:
+            layout: layout of the model, with d floats.
+            clients: number of clients of the federation, N.
+            cohort: number of clients of a round, m.
+        """
         return 0
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the most floats of `aggregate` beside the vectors of state, replies and model.
+        """Return the most floats that `aggregate` needs besides state, replies and model.
 
-        These are matrices of clients' products, which the state may keep, and copies of many
-        clients' vectors. A float64 counts twice.
+        They are matrices of inner products, which the state may keep, and copies of many clients'
+        vectors. A float64 counts as two floats.
+
+        Args:
+            layout: layout of the model, with d floats.
+            clients: number of clients of the federation, N.
+            cohort: number of clients of a round, m.
         """
         return 0
 
     def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
-        """Say why the run's local optimiser cannot be used with this method, if it cannot."""
+        """Yield each reason why the run's local optimiser cannot be used with this method.
+
+        Args:
+            lr: local learning rate of round 1.
+            momentum: local momentum.
+            weight_decay: local weight decay.
+        """
         return ()
 
     @classmethod
     def neutral(cls) -> "Method[S] | None":
-        """Return the setting at which the method is FedAvg, bit for bit, where there is one."""
+        """Return the settings that make the method FedAvg bit for bit, or None."""
         return None

@@ -1,11 +1,11 @@
-"""Ditto: the usual model for all, and beside it a model of its own for every client.
+"""Ditto: the global model of FedAvg, and a personal model for every client.
 
 Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021
 (arXiv 2012.04221), Algorithm 1.
 
-Where we depart: a client's own model starts as the first one that the client receives, where the
-published code starts all of them as the model of round 0, which a client that joins later never
-saw; and its steps are as many as those on the model for all, over the same batches.
+Where we depart: a personal model starts as the first model that its client receives. The published
+code starts all of them as the model of round 0, which a client that joins later never received.
+Personal and global model take the same number of steps over the same batches.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,15 @@ from common.settings import setting
 
 @dataclass(frozen=True)
 class Ditto(FedAvg):
-    """FedAvg; a client's own model v minimises its loss + lambda/2 |v - w_received|^2."""
+    """FedAvg. A personal model v minimises the client's loss + lambda/2 |v - w_received|^2."""
 
     name: ClassVar[str] = "ditto"
     source: ClassVar[str] = "Li et al., ICML 2021"
 
     lam: float = setting(
-        0.1, "lambda, how strongly a client's own model is pulled to the one for all", low=0
+        0.1,
+        "lambda, weight of the proximal term that ties a personal model to the global one",
+        low=0,
     )
 
     def personal_proximal_weight(self) -> float | None:
@@ -33,10 +35,10 @@ class Ditto(FedAvg):
         return self.lam
 
     def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
-        """Refuse a pull so strong that the clients' own models diverge."""
+        """Yield a problem if lambda is so large that personal models diverge."""
         return proximal_problems("ditto.lam", self.lam, lr)
 
     @classmethod
     def neutral(cls) -> "Ditto":
-        """The model for all is FedAvg's, whatever lambda is."""
+        """Return the defaults: the global model is FedAvg's for every lambda."""
         return cls()

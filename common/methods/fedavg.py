@@ -15,7 +15,7 @@ from common.types import Cohort, Step, Vector
 
 @dataclass(frozen=True)
 class FedAvg(Method[None]):
-    """The mean displacement of the cohort; the weights are shares of the participants' data."""
+    """The mean displacement of the cohort, weighted by shares of the cohort's examples."""
 
     name: ClassVar[str] = "fedavg"
     source: ClassVar[str] = "McMahan et al., AISTATS 2017"
@@ -23,7 +23,7 @@ class FedAvg(Method[None]):
     uniform: bool = setting(False, "weigh every client 1/m instead of by its examples")
 
     def init(self, layout: Layout) -> None:
-        """FedAvg remembers nothing."""
+        """FedAvg has no state."""
 
     def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
         """Return the mean displacement [d]."""
@@ -35,5 +35,5 @@ class FedAvg(Method[None]):
 
     @classmethod
     def neutral(cls) -> "FedAvg | None":
-        """FedAvg is itself."""
+        """Return FedAvg itself."""
         return cls()

@@ -1,16 +1,20 @@
-"""FedFV: project conflicting updates off each other before they are averaged.
+"""FedFV: project conflicting displacements off each other before they are averaged.
 
 Wang, Fan, Qi, Wen, Wang, Yu. Federated Learning with Fair Averaging. IJCAI 2021 (arXiv
-2104.14937), Algorithms 1 to 3. Each displacement is projected off those it conflicts with, in
-ascending order of the clients' losses, except for the worst-off clients' own; the mean of the
-results is projected off those of absent clients, oldest first, and given the plain mean's length.
-All of it happens in the coefficients over the displacements (Gram matrix).
+2104.14937), Algorithms 1 to 3:
+1. Take the displacements in ascending order of the clients' losses. Project each one off the
+   displacements that it conflicts with. The clients with the largest losses keep theirs.
+2. Project the mean of the results off the displacements of absent clients, oldest round first.
+3. Give the result the length of the plain mean.
+All of this is computed on coefficients of the displacements, from their Gram matrix.
 
-Where we depart: `window` "paper" protects the clients that were absent for 1 to tau rounds; the
-published code looks at ages tau-1 to 0 after the cohort was remembered ("code"), so that its
-default tau = 1 protects nobody who is absent. A zero displacement is in conflict with nobody, and
-a direction that the projections leave nothing of is replaced by the mean: the code divides by
-both lengths. When nobody is in conflict the step is the uniform mean itself, bit for bit.
+Where we depart:
+- `window` "paper" protects clients that were absent for 1 to tau rounds. The published code checks
+  ages tau-1 to 0 after it stored the cohort ("code"), so its default tau = 1 protects no absent
+  client.
+- A zero displacement conflicts with no client. If the projections leave only rounding, the step is
+  the mean. The published code divides by both lengths.
+- Without a conflict the step is the uniform mean itself, bit for bit.
 """
 
 import math
@@ -27,18 +31,18 @@ from common.methods.history import History
 from common.settings import setting
 from common.types import LOSS_BEFORE, Cohort, Matrix, Step, Vector
 
-# Rounds since the youngest displacement that a window protects.
+# Age in rounds of the youngest displacement that a window protects.
 YOUNGEST = {"paper": 1, "code": 0}
 
-# A direction this short against the mean is nothing but rounding of the displacements.
+# A direction shorter than this, relative to the mean, is only rounding of the displacements.
 VANISHED = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 
-ROUNDING = 1e-9  # 10 * (1 - 0.7) is three clients, although it is a little more in floats
+ROUNDING = 1e-9  # 10 * (1 - 0.7) is 3.0000000000000004 in floating point and means 3 clients
 
 
 @dataclass(frozen=True)
 class FedFV(Method[History]):
-    """The uniform mean of displacements that no longer conflict, at the plain mean's length."""
+    """The uniform mean of displacements without their conflicts, at the plain mean's length."""
 
     name: ClassVar[str] = "fedfv"
     source: ClassVar[str] = "Wang et al., IJCAI 2021"
@@ -53,13 +57,13 @@ class FedFV(Method[History]):
     tau: int = setting(1, "rounds for which an absent client is protected; 0 means none", low=0)
     window: str = setting(
         "paper",
-        "which tau rounds: paper, those before this one; code, this one and those before it",
+        "which tau rounds: paper, those before this one; code, this one and the ones before it",
         choices=tuple(YOUNGEST),
     )
 
     @property
     def _ages(self) -> range:
-        """Rounds since the displacements that the mean is projected off, oldest first."""
+        """Ages in rounds of the displacements that the mean is projected off, oldest first."""
         youngest = YOUNGEST[self.window]
         return range(youngest + self.tau - 1, youngest - 1, -1)
 
@@ -72,7 +76,7 @@ class FedFV(Method[History]):
         return History()
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return how many clients the window's rounds and this one can hold."""
+        """Return how many clients the window and the current round can hold."""
         return min(clients, cohort * (self._oldest + 1))
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
@@ -80,12 +84,12 @@ class FedFV(Method[History]):
         return layout.size * self.stored_clients(layout, clients, cohort)
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the products before and after, those made, and the coefficients."""
+        """Return the inner products before and after, the new ones, and the coefficients."""
         rows = 1 + self.stored_clients(layout, clients, cohort)
         return 2 * rows * (2 * rows + 3 * (1 + cohort))
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
-        """Project the conflicts away; remember the cohort."""
+        """Project the conflicts away and store the cohort's displacements."""
         joined = state.join(cohort, cohort.equal_shares, before=cohort.round - self._oldest)
         seen = joined.history.seen.entries
         ages = cohort.round - np.array([seen[client].round for client in joined.clients])
@@ -93,21 +97,21 @@ class FedFV(Method[History]):
 
         order = np.argsort(cohort.metric(LOSS_BEFORE), kind="stable")
         first_kept = self._first_kept(len(order))
-        weights, within = _off_each_other(gram, order, first_kept)
-        beyond = 0
+        weights, conflicts = _project_off_each_other(gram, order, first_kept)
+        absent_conflicts = 0
         if cohort.round > self.tau:  # the code's t >= tau, where t counts from 0
-            weights, beyond = _off_the_absent(gram, weights, ages, self._ages)
+            weights, absent_conflicts = _project_off_absent(gram, weights, ages, self._ages)
 
         report: dict[str, Any] = {
             "kept": [joined.clients[k] for k in sorted(order[first_kept:])],
-            "conflicts": within,
-            "conflicts_absent": beyond,
+            "conflicts": conflicts,
+            "conflicts_absent": absent_conflicts,
             "history": joined.absent,
             "cosine": 1.0,
         }
-        if not within + beyond:
+        if not conflicts + absent_conflicts:
             return Step(joined.mean, joined.history, report)
-        direction, report["cosine"] = _at_length(weights, joined.rows, joined.products)
+        direction, report["cosine"] = _scale_to_mean(weights, joined.rows, joined.products)
         return Step(direction, joined.history, report)
 
     def _first_kept(self, m: int) -> int:
@@ -115,13 +119,13 @@ class FedFV(Method[History]):
         return math.ceil((m - 1) * (1 - self.alpha) - ROUNDING) if self.alpha else m
 
 
-def _off_each_other(gram: Matrix, order: Vector, first_kept: int) -> tuple[Vector, int]:
-    """Return the mean's coefficients [k] after the cohort's projections, and how many there were.
+def _project_off_each_other(gram: Matrix, order: Vector, first_kept: int) -> tuple[Vector, int]:
+    """Return the mean's coefficients [k] after the cohort's projections, and their number.
 
     Args:
         gram: inner products [k, k] of the displacements, the cohort's m first.
-        order: the cohort by ascending loss [m].
-        first_kept: from there on in `order`, a displacement stays as it is.
+        order: the cohort's indices by ascending loss [m].
+        first_kept: the displacements from this place of `order` on are not projected.
     """
     coefficients, count = np.eye(len(order), len(gram)), 0
     for i in order[:first_kept]:
@@ -135,12 +139,19 @@ def _off_each_other(gram: Matrix, order: Vector, first_kept: int) -> tuple[Vecto
     return weights, count
 
 
-def _off_the_absent(
+def _project_off_absent(
     gram: Matrix, weights: Vector, ages: Vector, window: range
 ) -> tuple[Vector, int]:
     """Project the mean off the sum of each round's displacements that conflict with it.
 
-    Returns the coefficients [k], and how many displacements there were.
+    Args:
+        gram: inner products [k, k] of the displacements.
+        weights: the mean's coefficients [k].
+        ages: rounds since each displacement [k].
+        window: the ages to project off.
+
+    Returns:
+        The new coefficients [k], and the number of displacements projected off.
     """
     count = 0
     for age in sorted({*ages.tolist()}, reverse=True):  # oldest first
@@ -154,19 +165,24 @@ def _off_the_absent(
     return weights, count
 
 
-def _at_length(
+def _scale_to_mean(
     weights: Vector, rows: Sequence[Vector], products: Matrix
 ) -> tuple[Vector, float | None]:
-    """Bring sum weights_k rows_{k+1} [d] to the length of row 0, the mean; return their cosine.
+    """Scale sum weights_k rows_{k+1} [d] to the length of row 0, the mean, and return its cosine.
 
-    Where nothing of the sum is left it is row 0 itself, and the cosine is None.
+    If only rounding is left of the sum, the result is row 0 itself and the cosine is None.
+
+    Args:
+        weights: coefficients of the displacements [k].
+        rows: the mean, then the displacements, 1 + k vectors [d].
+        products: inner products of the rows [1 + k, 1 + k].
     """
     mean, target = rows[0], float(np.sqrt(products[0, 0]))
-    # measured as it is: in the Gram matrix a short length drowns in rounding
-    bent = combine(weights, rows[1:], dtype=mean.dtype)
-    size = length(bent)
+    # The Gram matrix cannot resolve a short length, so the vector itself is measured.
+    projected = combine(weights, rows[1:], dtype=mean.dtype)
+    size = length(projected)
     if size <= VANISHED[mean.dtype] * target:
         return mean, None
-    bent *= bent.dtype.type(target / size)
+    projected *= projected.dtype.type(target / size)
     cosine = float(weights @ products[1:, 0]) / (size * target) if target else None
-    return bent, cosine
+    return projected, cosine

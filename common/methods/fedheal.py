@@ -1,16 +1,18 @@
-"""FedHEAL: drop what a client's past does not confirm, and weigh clients by how far they move.
+"""FedHEAL: drop coordinates that contradict a client's past, weigh clients by their distance.
 
-Chen, Huang, Ye. Fair Federated Learning under Domain Skew with Local SignCounts and Domain
+Chen, Huang, Ye. Fair Federated Learning under Domain Skew with Local Consistency and Domain
 Diversity. CVPR 2024 (arXiv 2405.16585), on top of FedAvg. A coordinate of a client's displacement
-counts if its sign was the same in more than `threshold` of the rounds that the client took part
-in before; clients weigh P_i, which grows with the length of what counts, with momentum.
+counts if its sign was the same in more than `threshold` of the client's earlier rounds. Clients are
+weighted by P_i, which grows with momentum by the length of the counting coordinates.
 
-Where we depart: the published code indexes its history by the global round and stops in the first
-one; here k is the number of the client's own participations, shares are those of the round's
-participants, P_i starts at 1/m in a client's first round, and absent clients keep what they have.
-P_i grows with every participation, so clients that come often gain weight. Signs are kept as whole
-counts, not as running means, so that comparisons with the threshold are exact. When nothing of any
-displacement counts, P_i and dP_i stay as they are and no step is taken.
+Where we depart:
+- The published code indexes its history by the global round and stops in the first one. Here k is
+  the number of the client's own rounds.
+- Shares are taken over the round's participants. P_i starts at 1/m in a client's first round, and
+  absent clients keep theirs. P_i grows with every participation, so frequent clients gain weight.
+- Signs are stored as whole counts instead of running means, so that comparisons with the threshold
+  are exact.
+- If no coordinate of any displacement counts, P_i and dP_i stay and the step is zero.
 """
 
 from collections.abc import Iterator
@@ -27,17 +29,17 @@ from common.methods.momentum import Momentum
 from common.settings import setting
 from common.types import ClientId, ClientUpdate, Cohort, Step, Vector
 
-# A client's past ends here: its counts would not fit their uint16, and stay as they then are.
-MOST_ROUNDS = 65_535
+# Counts of a client stop here, because a larger one does not fit into uint16.
+MAX_ROUNDS = 65_535
 
 
 @dataclass(frozen=True)
 class SignCounts:
-    """What is known of every client that was seen.
+    """The state of FedHEAL: sign counts and weights of every client seen so far.
 
     Attributes:
-        positive: in how many rounds each coordinate was at least 0 [d], uint16.
-        rounds: in how many rounds the client took part, as far as they were counted.
+        positive: number of rounds in which each coordinate was at least 0 [d], uint16, by client.
+        rounds: number of rounds of each client, up to `MAX_ROUNDS`.
         momentum: the clients' weights, not normalised.
     """
 
@@ -48,7 +50,7 @@ class SignCounts:
 
 @dataclass(frozen=True)
 class FedHEAL(Method[SignCounts]):
-    """The mean of what counts, coordinate by coordinate, weighted by distance with momentum."""
+    """The mean of the counting coordinates, weighted by distance with momentum."""
 
     name: ClassVar[str] = "fedheal"
     source: ClassVar[str] = "Chen, Huang, Ye, CVPR 2024"
@@ -59,14 +61,14 @@ class FedHEAL(Method[SignCounts]):
         low=0,
         high=1,
     )
-    beta: float = setting(0.4, "what a round adds to the clients' weights", low=0, high=1)
+    beta: float = setting(0.4, "rate at which the clients' weights grow in a round", low=0, high=1)
 
     def init(self, layout: Layout) -> SignCounts:
-        """Return that nobody was seen."""
+        """Return a state without clients."""
         return SignCounts()
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return that the signs of every client can be counted."""
+        """Return N: every client can have sign counts."""
         return clients
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
@@ -74,53 +76,53 @@ class FedHEAL(Method[SignCounts]):
         return clients * ((layout.size + 1) // 2)
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the cohort's new counts, beside which the old ones are still there, and a mean."""
+        """Return the cohort's new counts, besides the old ones, and the mean."""
         return (cohort // 2 + 4) * layout.size
 
     def aggregate(self, cohort: Cohort, state: SignCounts, layout: Layout) -> Step[SignCounts]:
-        """Mask the displacements, weigh the clients, average; count the cohort's signs."""
+        """Mask the displacements, weigh the clients, average, and count the signs."""
         lengths, parts = {}, {}
-        for update, mask in self._masked(cohort, state):
+        for update, mask in self._masks(cohort, state):
             lengths[update.client] = _distance(update.delta * mask, layout)
             parts[update.client] = float(mask.mean())
-        whole, m = sum(lengths.values()), len(lengths)
+        total_length, m = sum(lengths.values()), len(lengths)
         momentum = state.momentum
-        if whole > 0:
-            shares = {client: length / whole for client, length in lengths.items()}
+        if total_length > 0:
+            shares = {client: length / total_length for client, length in lengths.items()}
             momentum = momentum.updated(shares, self.beta, start=1 / m)
-        held = [momentum.weights.get(client, 1 / m) for client in lengths]
-        weights = cohort.by_client(np.array(held) / sum(held))
+        unnormalised = [momentum.weights.get(client, 1 / m) for client in lengths]
+        weights = cohort.by_client(np.array(unnormalised) / sum(unnormalised))
 
         first = cohort.updates[0].delta
         total, weight = np.zeros_like(first), np.zeros_like(first)
-        for update, mask in self._masked(cohort, state):  # again: m masks are not kept
+        for update, mask in self._masks(cohort, state):  # again, so that m masks need no memory
             share = first.dtype.type(weights[update.client])
             weight += share * mask
             total += share * (update.delta * mask)
         direction = np.divide(total, weight, out=np.zeros_like(first), where=weight > 0)
         report = {"weights": weights, "counted": parts}
-        return Step(direction, _counted(cohort, state, momentum), report)
+        return Step(direction, _add_signs(cohort, state, momentum), report)
 
-    def _masked(self, cohort: Cohort, state: SignCounts) -> Iterator[tuple[ClientUpdate, Vector]]:
-        """Pair each update with its mask [d], true where its sign is that of enough rounds."""
+    def _masks(self, cohort: Cohort, state: SignCounts) -> Iterator[tuple[ClientUpdate, Vector]]:
+        """Pair each update with its mask [d], true where its sign agrees with enough rounds."""
         for update in cohort.updates:
             positive, k = state.positive.get(update.client), state.rounds.get(update.client, 0)
             if positive is None:
                 yield update, np.ones(update.delta.shape, dtype=bool)
                 continue
-            # the least count whose share of k is above the threshold, as floats compare
+            # The smallest count whose share of k is above the threshold, compared as floats.
             enough = np.count_nonzero(np.arange(k + 1) / k <= self.threshold)
             agreeing = np.where(update.delta >= 0, positive, np.uint16(k) - positive)
             yield update, agreeing >= enough
 
 
 def _distance(masked: Vector, layout: Layout) -> float:
-    """Return the sum over the model's tensors of the lengths of what counts."""
+    """Return the sum over the model's tensors of the length of the masked displacement [d]."""
     return sum(length(masked[span]) for span in layout.spans.values())
 
 
-def _counted(cohort: Cohort, state: SignCounts, momentum: Momentum) -> SignCounts:
-    """Add the cohort's signs to what was counted."""
+def _add_signs(cohort: Cohort, state: SignCounts, momentum: Momentum) -> SignCounts:
+    """Return the state with the cohort's signs added to the counts."""
     counts, rounds = {}, {}
     for update in cohort.updates:
         client, k = update.client, state.rounds.get(update.client, 0)
@@ -128,6 +130,6 @@ def _counted(cohort: Cohort, state: SignCounts, momentum: Momentum) -> SignCount
         if positive is None:
             counts[client] = (update.delta >= 0).astype(np.uint16)
         else:
-            counts[client] = positive + (update.delta >= 0) if k < MOST_ROUNDS else positive
-        rounds[client] = min(k + 1, MOST_ROUNDS)
+            counts[client] = positive + (update.delta >= 0) if k < MAX_ROUNDS else positive
+        rounds[client] = min(k + 1, MAX_ROUNDS)
     return SignCounts(state.positive.put(cohort.round, counts), state.rounds | rounds, momentum)

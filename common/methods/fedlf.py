@@ -3,23 +3,27 @@
 Pan, Li, Yu, Wang, Wang, Tang, Zhao. FedLF: Layer-Wise Fair Federated Learning. AAAI 2024,
 Algorithm 1, and its published code.
 
-In each layer l three kinds of gradient are given one length, mu_l, the mean of the cohort's: the
-cohort's, those of absent clients seen in the last floor(M/m) rounds (M clients seen so far, m in
-the round), and that of -cos(1, F), which evens out the cohort's losses F. With them as the rows
-of V,
+Each layer l has three kinds of rows, all scaled to the length mu_l, the mean length of the cohort's
+displacements in the layer:
+1. the cohort's displacements;
+2. those of absent clients seen in the last floor(M/m) rounds (M clients seen so far, m sampled);
+3. the gradient of -cos(1, F), the fair row, which evens out the cohort's losses F.
+With these as the rows of V,
 
     d_l = V^T lambda,   lambda = argmin |V^T lambda|^2  over  lambda >= 0, sum lambda = 1,
 
-so V_k . d_l >= |d_l|^2 for every row. A layer with d_l = 0 is merged with the next and solved
-again; then d gets the length of the cohort's uniform mean. The local learning rate cancels, so
-displacements stand for gradients throughout.
+so V_k . d_l >= |d_l|^2 for every row. A layer with d_l = 0 is merged with the next one and solved
+again. Then d gets the length of the cohort's uniform mean. The local learning rate cancels, so
+displacements take the place of gradients.
 
-Where we depart: gradients of zero are left out of a layer; a d_l below a millionth of mu_l is
-zero; losses that are equal up to rounding, or a fair row that cancels to almost nothing, add no
-row; M counts the present cohort. `released` follows the published code instead of the paper: each
-client takes one step with the gradient of all its samples (dropout is as in training, as in the
-code), every tensor is a layer, none are merged, and d is shortened again where a client would
-lose. What crashes or divides by zero in the code is done as above.
+Where we depart:
+- Zero displacements are left out of a layer. A d_l below a millionth of mu_l counts as zero.
+- Losses that are equal up to rounding add no fair row, nor does a fair row that nearly cancels.
+- M includes the present cohort.
+- `released` follows the published code instead of the paper: each client takes one step with the
+  gradient of all its samples (with dropout, as in training), every tensor is a layer, no layers
+  are merged, and d is shortened again if a client would lose. Where the code crashes or divides by
+  zero, the rules above apply.
 """
 
 import math
@@ -44,24 +48,24 @@ from common.methods.base import LocalRule, Method
 from common.settings import setting
 from common.types import LOSS_BEFORE, ClientId, Cohort, Matrix, Step, Vector
 
-EQUAL = 1e-6  # angle of the losses with equal ones that is rounding of float32 losses
+EQUAL = 1e-6  # losses at a smaller angle to equal ones differ by float32 rounding only
 
-# What may be left of the fair row's parts, of their lengths together: the square of it must stand
-# clear of the rounding of inner products.
+# A fair row shorter than this, relative to the sum of its parts' lengths, counts as zero. Its
+# square must exceed the rounding of inner products.
 CANCELLED = 1e-4
 
-# In gradient units: what the published code lets a client lose.
+# Loss that the published code tolerates per client, in gradient units.
 TOLERATED = 1e-6
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A slice of the vector, and what is in it.
+    """A layer's slice of the vector, its inner products and its solution.
 
     Attributes:
-        span: where it is.
+        span: the slice of the flat vector.
         products: inner products [k, k] of the clients' fragments, the cohort's m first.
-        weights: of the fragments in d_l [k]; zeros if d_l is zero.
+        weights: weights of the fragments in d_l [k], zeros if d_l is zero.
     """
 
     span: slice
@@ -70,14 +74,20 @@ class Layer:
 
     @classmethod
     def solved(cls, span: slice, products: Matrix, fair: Vector) -> "Layer":
-        """Find d_l; `fair` [m] are the weights of the fair row."""
+        """Return the layer with d_l solved.
+
+        Args:
+            span: the slice of the flat vector.
+            products: inner products [k, k] of the clients' fragments, the cohort's m first.
+            fair: weights of the cohort's fragments in the fair row [m].
+        """
         m = len(fair)
         lengths, scale = lengths_and_scales(products)
         rows = np.diag(scale)[lengths > 0]
-        mixed = np.append(fair, np.zeros(len(lengths) - m)) * scale
-        length = combined_length(mixed, products)
+        fair_row = np.append(fair, np.zeros(len(lengths) - m)) * scale
+        length = combined_length(fair_row, products)
         if length > CANCELLED * np.abs(fair).sum():
-            rows = np.vstack([rows, mixed / length])
+            rows = np.vstack([rows, fair_row / length])
         size = float(lengths[:m].mean())
         if not size:
             return cls(span, products, np.zeros_like(lengths))
@@ -86,7 +96,7 @@ class Layer:
         return cls(span, products, size * answer.weights @ rows)
 
     def with_next(self, other: "Layer", fair: Vector) -> "Layer":
-        """Return both as one layer."""
+        """Return this layer and the next one as one layer, solved again."""
         span = slice(self.span.start, other.span.stop)
         return Layer.solved(span, self.products + other.products, fair)
 
@@ -95,8 +105,8 @@ class Layer:
 class FedLF(Method[ClientVectors]):
     """Minimum-norm direction of every layer, at the uniform mean's length.
 
-    The state is the last displacement of every client ever seen: however old it is, a round with
-    fewer replies than usual can ask for it.
+    The state is the last displacement of every client ever seen. A round with fewer replies than
+    usual looks further back and can need an old one.
     """
 
     name: ClassVar[str] = "fedlf"
@@ -112,11 +122,11 @@ class FedLF(Method[ClientVectors]):
         return ClientVectors()
 
     def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
-        """Train as usual; the published code takes one full-batch step."""
+        """Return plain training. `released` takes one step on the full batch."""
         return LocalRule(full_batch=self.released)
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return that every client can be remembered."""
+        """Return N: every client can have a displacement."""
         return clients
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
@@ -124,20 +134,20 @@ class FedLF(Method[ClientVectors]):
         return layout.size * clients
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the products of every layer, and what one layer's solution needs."""
+        """Return the Gram matrix of every layer, and the matrices of one solution."""
         layers = len(layout.spans if self.released else layout.layers())
         return 2 * (layers + 3 + WORK_MATRICES) * (1 + clients) ** 2
 
     def aggregate(
         self, cohort: Cohort, state: ClientVectors, layout: Layout
     ) -> Step[ClientVectors]:
-        """Solve every layer, merge those that vanish, and give back the mean's length."""
+        """Solve every layer, merge those that vanish, and restore the mean's length."""
         present = {update.client: update.delta for update in cohort.updates}
         seen, m = state.put(cohort.round, present), len(present)
         absent = _absent(seen, present, cohort.round - len(seen) // m)
         rows = [*present.values(), *absent]
         losses = cohort.metric(LOSS_BEFORE)
-        # the fair row's length does not count, so neither does the losses' unit
+        # The unit of the losses has no effect, because the fair row is scaled to mu_l.
         fair = fair_weights(losses / (losses.max() or 1.0))
 
         layers = []
@@ -171,10 +181,10 @@ def _absent(
 
 
 def fair_weights(losses: Vector) -> Vector:
-    """Return the gradient of -cos(1, F) by the losses F [m], zeros where they are equal.
+    """Return the gradient of -cos(1, F) by the losses F [m], or zeros if they are equal.
 
-    It is ((F . e) F / |F| - e |F|) / |F|^2 with e = 1 / sqrt(m); clients with a low loss may get
-    a negative weight.
+    It is ((F . e) F / |F| - e |F|) / |F|^2 with e = 1 / sqrt(m). Clients with a low loss can get a
+    negative weight.
     """
     length, even = float(np.linalg.norm(losses)), 1 / math.sqrt(len(losses))
     if not length:
@@ -185,7 +195,7 @@ def fair_weights(losses: Vector) -> Vector:
 
 
 def merged(layers: Sequence[Layer], fair: Vector) -> list[Layer]:
-    """Merge each layer with d_l = 0 with its successor, the last with its predecessor."""
+    """Merge each layer with d_l = 0 with the next one, the last layer with the one before."""
     left = list(layers)
     while len(left) > 1:
         empty = next((k for k, layer in enumerate(left) if not layer.weights.any()), None)
@@ -197,9 +207,15 @@ def merged(layers: Sequence[Layer], fair: Vector) -> list[Layer]:
 
 
 def stretch(layers: Sequence[Layer], m: int) -> tuple[float, float]:
-    """Return what gives d the length of the mean of the m displacements, and their least product.
+    """Return the factor that gives d the length of the mean displacement, and the least product.
 
-    The product is that with d as it is; both are 0 where d is.
+    Args:
+        layers: the solved layers.
+        m: number of sampled clients.
+
+    Returns:
+        The factor, and the smallest inner product of a sampled client's displacement with d before
+        the scaling. Both are 0 if d is 0.
     """
     square = float(sum(layer.weights @ layer.products @ layer.weights for layer in layers))
     if square <= 0:
@@ -210,13 +226,13 @@ def stretch(layers: Sequence[Layer], m: int) -> tuple[float, float]:
 
 
 def shortened(scale: float, loss: float) -> float:
-    """Return the scale that the published code arrives at.
+    """Return the factor of the published code, which protects clients from a loss.
 
-    While a client loses too much it halves d, until that would make it shorter than d was before
-    the scaling, which it then restores.
+    While a client loses too much, the code halves d. If d would become shorter than it was before
+    the scaling, the code restores that length.
 
     Args:
-        scale: of d, to the mean's length.
+        scale: factor that gives d the mean's length.
         loss: the largest -g_i . d before the scaling, in gradient units.
     """
     while scale * loss > TOLERATED:

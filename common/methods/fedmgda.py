@@ -8,9 +8,10 @@ With u_i the unit displacements of the cohort and p_i its shares of the examples
     eta d,   d = sum_i lambda_i u_i,   lambda = argmin |sum_i lambda_i u_i|^2
     subject to  sum lambda_i = 1,  max(0, p_i - epsilon) <= lambda_i <= min(1, p_i + epsilon).
 
-Where we depart: eta is a multiple of the round's local learning rate, so it decays with it; a zero
-displacement has no unit vector and is left out, with p_i taken over the others; a d that is zero
-up to rounding is no step.
+Where we depart:
+- eta is a multiple of the round's local learning rate, so it decays with it.
+- A zero displacement has no unit vector. It is left out, and p_i is taken over the others.
+- A d that is zero up to rounding gives no step.
 """
 
 from dataclasses import dataclass
@@ -52,14 +53,14 @@ class FedMGDA(Method[None]):
     )
 
     def init(self, layout: Layout) -> None:
-        """FedMGDA+ remembers nothing."""
+        """FedMGDA+ has no state."""
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the cohort's products, the same at unit length, and what the solution needs."""
+        """Return the Gram matrix, the cosines, and the matrices of the solution."""
         return 2 * (3 + WORK_MATRICES) * cohort**2
 
     def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
-        """Return eta d, or zero where d is."""
+        """Return eta d, or zero if d is zero."""
         rows = [update.delta for update in cohort.updates]
         products = inner_products(rows, rows)
         lengths, scale = lengths_and_scales(products)
@@ -75,7 +76,12 @@ class FedMGDA(Method[None]):
         return Step(combine(size * weights * scale, rows), None, report)
 
     def _weights(self, unit: Matrix, shares: Vector) -> tuple[Vector, dict[str, Any]]:
-        """Return lambda [m], zero where the share is; `unit` [m, m] are the cosines."""
+        """Return lambda [m], zero where the share is zero, and the solution's report.
+
+        Args:
+            unit: cosines of the displacements [m, m].
+            shares: the clients' shares of the examples [m], zero for clients to leave out.
+        """
         weights, moved = np.zeros_like(shares), np.flatnonzero(shares)
         report: dict[str, Any] = {"left_out": len(shares) - moved.size}
         if not moved.size:

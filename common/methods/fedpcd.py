@@ -1,4 +1,4 @@
-"""FedPCD: bend the FedAvg direction only as far as every remembered client needs.
+"""FedPCD: change FedAvg's direction only as far as every client in the history needs.
 
 Irshaid, Varam, AlHajri. FedPCD: Priority-Constrained Federated Aggregation. Preprint, 2026.
 
@@ -7,13 +7,14 @@ client seen in the last `history` rounds, the direction is the projection
 
     x* = argmin 1/2 ||x - u_0||^2   subject to   u_k . x >= tau ||u_k||^2  for all k,
 
-given back the length of the mean. Everything is decided in the space of the m constraints (Gram
-matrix); the d-dimensional program is never formed.
+scaled to the length of the mean. The program is solved in the space of the m constraints, from
+their Gram matrix. The d-dimensional program is never formed.
 
-Where we depart: unit vectors are exact (v / |v|, a zero v constrains nothing) where the page adds
-an unstated epsilon; when nobody falls short the step is the mean itself, bit for bit; when no
-direction serves everybody, or none can be told from rounding, the step is FedAvg's, as in the
-parent method, and is recorded so.
+Where we depart:
+- Unit vectors are exact, v / |v|. The page adds an unstated epsilon. A zero v constrains nothing.
+- If no constraint is violated, the step is the mean itself, bit for bit.
+- If no direction satisfies all constraints, or rounding makes the multipliers uncertain, the step
+  is FedAvg's, as in the parent method. The record says so.
 """
 
 from collections.abc import Iterable
@@ -42,7 +43,7 @@ from common.types import Cohort, Matrix, Step, Vector
 
 @dataclass(frozen=True)
 class FedPCD(Method[History]):
-    """Project the unit mean onto the half-spaces of all remembered clients."""
+    """Project the unit mean onto the half-spaces of all clients in the history."""
 
     name: ClassVar[str] = "fedpcd"
     source: ClassVar[str] = "Irshaid, Varam, AlHajri, 2026"
@@ -56,11 +57,11 @@ class FedPCD(Method[History]):
     normalise: bool = setting(True, "use unit vectors; false compares raw gradients (an ablation)")
     primary: bool = setting(True, "stay near FedAvg; false takes the shortest step (an ablation)")
     solver: str = setting(
-        "osqp", 'any QP solver that qpsolvers has; "exact" goes straight to the exact method'
+        "osqp", 'a QP solver that qpsolvers finds, or "exact" for the active-set method alone'
     )
 
     def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
-        """Refuse a solver that is not there; the default one is, without looking."""
+        """Yield a problem if the solver is not installed. The default one always is."""
         if self.solver != FedPCD.solver:
             try:
                 check_solver(self.solver)
@@ -71,14 +72,14 @@ class FedPCD(Method[History]):
         """Return an empty history.
 
         Raises:
-            ConfigError: no such solver; said here, before round 1.
+            ConfigError: the solver is not installed.
         """
         check_solver(self.solver)
         return History()
 
     @property
     def history_rounds(self) -> int:
-        """The history H."""
+        """The history H in rounds."""
         return self.history
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
@@ -90,16 +91,16 @@ class FedPCD(Method[History]):
         return layout.size * self.stored_clients(layout, clients, cohort)
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the products before, after and scaled, and those of the program, all active."""
+        """Return the Gram matrix before, after and scaled, and those of the program."""
         return 2 * (3 + WORK_MATRICES) * (1 + self.stored_clients(layout, clients, cohort)) ** 2
 
     def aggregate(self, cohort: Cohort, state: History, layout: Layout) -> Step[History]:
-        """Bend the cohort's mean; remember the cohort."""
+        """Project the cohort's mean and store the cohort's displacements."""
         joined = state.join(cohort, cohort.shares, before=cohort.round - self.history)
         clients, history = joined.clients, joined.history
 
         rates = np.array([cohort.local_lr, *(history.rates[client] for client in clients)])
-        weights, report = self._bend(joined.products, rates)
+        weights, report = self._project(joined.products, rates)
         report |= {"rows": len(clients), "history": joined.absent}
         report["multipliers"] = {
             client: float(mu)
@@ -115,17 +116,22 @@ class FedPCD(Method[History]):
             )
         return Step(direction, history, report)
 
-    def _bend(self, products: Matrix, rates: Vector) -> tuple[Vector | None, dict[str, Any]]:
-        """Return the weights [1 + m] of mean and rows in the direction; None is the mean itself.
+    def _project(self, products: Matrix, rates: Vector) -> tuple[Vector | None, dict[str, Any]]:
+        """Return the weights [1 + m] of mean and rows in the direction, None for the mean itself.
 
-        `products` [1 + m, 1 + m] are raw inner products, the mean first; `rates` its learning
-        rates, which turn displacements into gradients where vectors are not normalised.
+        Args:
+            products: raw inner products [1 + m, 1 + m], the mean first.
+            rates: local learning rates [1 + m]. They turn displacements into gradients if vectors
+                are not normalised.
+
+        Returns:
+            The weights, and the record of the solution. Its "mu" are the multipliers [m].
         """
         lengths, scale = lengths_and_scales(products)
         if not self.normalise:
             scale = (lengths > 0) / rates
         scaled = np.outer(scale, scale)
-        scaled *= products  # in place: with many rows it has a gigabyte
+        scaled *= products  # in place, because it can have a gigabyte
         gram, progress = scaled[1:, 1:], scaled[0, 1:] * self.primary
         target = float(lengths[0] * scale[0]) * self.primary
         answer = solve_dual(
@@ -134,7 +140,7 @@ class FedPCD(Method[History]):
             target_length=target,
             solver=self.solver,
         )
-        # next to a conflict multipliers grow without bound: float32 rows do not tell the point
+        # Near a conflict the multipliers grow without bound and float32 rows are too inexact.
         trusted = answer.feasible and answer.residuals.largest() <= RESIDUAL_TOLERANCE
         mu = answer.multipliers
         report: dict[str, Any] = {
@@ -146,17 +152,19 @@ class FedPCD(Method[History]):
             "largest_multiplier": float(mu.max(initial=0.0)),
             "cosine": 1.0,
             "length_mean": float(lengths[0]),
-            "length_before": float(lengths[0] * scale[0]),  # of u_0, the point if nothing is bent
+            "length_before": float(
+                lengths[0] * scale[0]
+            ),  # of u_0, which is x* if no constraint is active
         }
         if not trusted or (self.primary and not mu.any()):
             return None, report
 
         weights = np.concatenate([[float(self.primary)], mu]) * scale
         length = combined_length(weights, products)
-        # stretching what is rounding to the mean's length would turn noise into a step
+        # A vector of rounding errors must not be scaled up to the mean's length.
         if length <= ZERO_LENGTH * float(lengths[0] * scale[0]):
             return np.zeros_like(weights), report | {"cosine": None, "length_before": 0.0}
-        report["length_before"] = length  # of x*, before it is given the mean's length
+        report["length_before"] = length  # of x*, before the scaling
         gains = scaled[1:, :] @ np.divide(
             weights, scale, out=np.zeros_like(weights), where=scale > 0
         )

@@ -1,9 +1,9 @@
-"""FedProx: FedAvg whose clients are held near the model they received.
+"""FedProx: FedAvg with a proximal term that keeps clients near the model they received.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks.
 MLSys 2020 (arXiv 1812.06127), Algorithm 2.
 
-Where we depart: no partial work; every client takes all its steps.
+Where we depart: every client takes all its steps. The paper's partial work is not offered.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from common.types import Vector
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """Each client minimises its loss + mu/2 |w - w_received|^2; the server averages."""
+    """Each client minimises its loss + mu/2 |w - w_received|^2. The server averages."""
 
     name: ClassVar[str] = "fedprox"
     source: ClassVar[str] = "Li et al., MLSys 2020"
@@ -31,10 +31,10 @@ class FedProx(FedAvg):
         return LocalRule(proximal_weight=self.mu)
 
     def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
-        """Refuse a term so strong that the steps diverge."""
+        """Yield a problem if mu is so large that the local steps diverge."""
         return proximal_problems("fedprox.mu", self.mu, lr)
 
     @classmethod
     def neutral(cls) -> "FedProx":
-        """Without the term it is FedAvg."""
+        """Return mu = 0."""
         return cls(mu=0.0)

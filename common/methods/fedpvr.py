@@ -1,4 +1,4 @@
-"""FedPVR: control variates on the classifier layers only, where the drift is.
+"""FedPVR: control variates on the classifier layers only, where clients drift most.
 
 Li, Schmidt, Alstrom, Stich. On the Effectiveness of Partial Variance Reduction in Federated
 Learning with Heterogeneous Data. CVPR 2023 (arXiv 2212.02191), Algorithm 1 with option II.
@@ -42,7 +42,11 @@ class FedPVR(ControlVariateMethod):
     )
 
     def corrected_block(self, layout: Layout) -> Block:
-        """Return the coordinates of the named modules."""
+        """Return the coordinates of the named modules.
+
+        Raises:
+            ConfigError: the model has no such module, or not that many.
+        """
         if last := re.fullmatch(r"last:([1-9]\d*)", self.block.strip()):
             if int(last[1]) > len(layout.modules):
                 there_are = f"the model has {len(layout.modules)} modules"
@@ -55,14 +59,14 @@ class FedPVR(ControlVariateMethod):
         return layout.block([name.strip() for name in self.block.split(",") if name.strip()])
 
     def averaging_weights(self, cohort: Cohort) -> Vector:
-        """Return 1/m each, or shares of the examples."""
+        """Return 1/m each, or the shares of the examples [m]."""
         return cohort.equal_shares if self.uniform else cohort.shares
 
     def local_rule(self, server_payload: Mapping[str, Vector], layout: Layout) -> LocalRule:
-        """Add momentum outside the block when it was asked for."""
+        """Return SCAFFOLD's rule on the block, with momentum outside it if set."""
         return replace(super().local_rule(server_payload, layout), momentum=self.feature_momentum)
 
     @classmethod
     def neutral(cls) -> "FedPVR":
-        """Without a block and weighted by examples it is FedAvg."""
+        """Return the empty block, with clients weighted by examples."""
         return cls(block="", uniform=False)

@@ -1,24 +1,24 @@
-"""FedPW: drop the smallest parts of each update, and weigh clients by loss and by agreement.
+"""FedPW: drop the smallest entries of each update, and weigh clients by loss and by agreement.
 
 Guan, Huang, Guo, Yuan, Yang, Ye. Rethinking Fair Federated Learning from Parameter and Client
 View. NeurIPS 2025 (OpenReview dY29IUPTuy), after the published code (guankaiqi/FedPW). Two sets of
-weights grow with momentum: p by the clients' shares of the loss on the way, q by how far each
-displacement points where all of them do. From the second round on, the smallest entries of each
-tensor are dropped, more of them for clients with small losses, and the entries of the mean on
-which the clients agree best are enlarged by as much as was dropped on average.
+weights grow with momentum: p by the clients' shares of the training loss, q by how far each
+displacement points in the direction of all. From the second round on, the smallest entries of each
+tensor are dropped, more of them for clients with small losses. The entries of the mean on which the
+clients agree best are enlarged by as much as was dropped on average.
 
-Where we depart: the code needs every client in every round. Here p and q belong to client ids,
-those of absent clients stay, both are divided by their sum over all that were ever seen (the
-code's rule where nobody is absent), and once more over the participants where they weigh a step.
-Divisions that the code leaves open:
-- displacements that cancel agree equally, and so count participants whose p or q do not add up
-  to something positive; where the sum over all clients does not, p or q stay as they were;
-- the levels of loss and agreement that momentum is measured by are those of the first round in
-  which they are not 0; a loss counts as 1e-12 at least in a ratio;
-- a client of whose tensor nothing is dropped adds 0 to what was dropped on average (the code then
-  enlarges nothing); with one client, or where a client's tensor is 0, nothing is enlarged.
-The agreement of a column of unit length is told by its mean's square, which orders columns as
-their standard deviation does; it never needs more than one tensor of all clients at a time.
+Where we depart: the code needs every client in every round. Here p and q belong to client ids, and
+absent clients keep theirs. Both are divided by their sum over all clients seen so far, which is the
+code's rule if no client is absent. In a step they are divided by their sum over the participants.
+The code leaves some divisions by zero open:
+- Displacements that cancel agree equally. If p or q of the participants have no positive sum, the
+  participants weigh the same. If p or q of all clients have none, they stay as they were.
+- The reference levels of loss and agreement are those of the first round in which they are not 0.
+  A loss counts as at least 1e-12 in a ratio.
+- A client with no dropped entry in a tensor adds 0 to the average of what was dropped. The code
+  enlarges nothing then. With one client, or where a client's tensor is 0, nothing is enlarged.
+The agreement of a column is computed from the square of its mean, which orders columns of unit
+length as their standard deviation does. It needs one tensor of all clients at a time.
 """
 
 import math
@@ -35,14 +35,14 @@ from common.methods.momentum import Momentum
 from common.settings import setting
 from common.types import LOSS, ClientId, Cohort, Step, Vector
 
-LEAST_LOSS, MOST_LOSS = 1e-12, 1e12  # in ratios; anywhere
-ROUNDING = 1e-12  # a sum this small against what was added is not known to be positive
-WHOLE = 1e-9  # 5 * 0.6 is three entries, whatever the float says
+MIN_LOSS, MAX_LOSS = 1e-12, 1e12  # in ratios, and everywhere
+ROUNDING = 1e-12  # a smaller sum, relative to its parts, may be zero or negative
+COUNT_TOLERANCE = 1e-9  # 5 * 0.6 is 3 entries, although it may be less in floating point
 
 
 @dataclass(frozen=True)
 class MomentumWeights:
-    """Weights of all clients by one measure, adding up to 1, and its level when it was first seen.
+    """Weights of all clients by one measure, adding up to 1, and the measure's first level.
 
     Attributes:
         momentum: p and dp, or q and dq, by client.
@@ -53,25 +53,37 @@ class MomentumWeights:
     first: float = 0.0
 
     def after(self, shares: dict[ClientId, float], level: float, beta: float) -> "MomentumWeights":
-        """Let these clients' weights grow by their shares, at the rate beta * level / first."""
+        """Return the weights after they grew by the shares, at the rate beta * level / first.
+
+        Args:
+            shares: share by client, for the participants.
+            level: mean of the measure over the cohort.
+            beta: rate of growth in the first round.
+        """
         first = self.first or level
         grown = self.momentum.updated(shares, beta * level / first if first else beta)
-        weights = _to_one(list(grown.weights.values()))
+        weights = _normalise(list(grown.weights.values()))
         if weights is None:
             return replace(self, first=first)
         return MomentumWeights(
             replace(grown, weights=dict(zip(grown.weights, weights, strict=True))), first
         )
 
-    def among(self, clients: Sequence[ClientId]) -> Vector:
+    def of_clients(self, clients: Sequence[ClientId]) -> Vector:
         """Return the weights of these clients alone [m], adding up to 1."""
-        held = _to_one([self.momentum.weights.get(client, 0.0) for client in clients])
+        held = _normalise([self.momentum.weights.get(client, 0.0) for client in clients])
         return np.full(len(clients), 1.0) / len(clients) if held is None else np.array(held)
 
 
 @dataclass(frozen=True)
 class FedPWState:
-    """What FedPW remembers: p by the losses, q by the agreement, and how many rounds there were."""
+    """The state of FedPW.
+
+    Attributes:
+        losses: the weights p, by the losses.
+        agreement: the weights q, by the agreement.
+        rounds: number of rounds so far.
+    """
 
     losses: MomentumWeights = field(default_factory=MomentumWeights)
     agreement: MomentumWeights = field(default_factory=MomentumWeights)
@@ -80,34 +92,36 @@ class FedPWState:
 
 @dataclass(frozen=True)
 class FedPW(Method[FedPWState]):
-    """Thin out the updates, mix two sets of weights, enlarge what the clients agree on."""
+    """Drop small entries, mix two sets of weights, enlarge the entries clients agree on."""
 
     name: ClassVar[str] = "fedpw"
     source: ClassVar[str] = "Guan et al., NeurIPS 2025"
     needs: ClassVar[tuple[str, ...]] = (LOSS,)
 
-    beta: float = setting(0.3, "what a round adds to the clients' weights, at first", low=0, high=1)
+    beta: float = setting(
+        0.3, "rate at which the clients' weights grow in the first round", low=0, high=1
+    )
     drop: float = setting(
         0.3, "share of each tensor's entries that is dropped, on average", low=0, high=1
     )
     stride: int = setting(
-        10, "magnitudes are averaged over every so many entries; 10 as published, 1 all", low=1
+        10, "magnitudes are averaged over every stride-th entry: 10 as published, 1 for all", low=1
     )
 
     def init(self, layout: Layout) -> FedPWState:
-        """Return that nobody was seen."""
+        """Return a state without clients."""
         return FedPWState()
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the cohort's products, a tensor thinned for each client, and what ranks it."""
+        """Return the Gram matrix, a tensor of each client, and the ranking of its entries."""
         largest = max(tensor.size for tensor in layout.tensors)
         return 2 * 4 * cohort**2 + (cohort + 12) * largest
 
     def aggregate(self, cohort: Cohort, state: FedPWState, layout: Layout) -> Step[FedPWState]:
-        """Update both sets of weights; average whole displacements first, thinned ones later."""
+        """Update both sets of weights. Average, from round 2 on without the dropped entries."""
         clients = [update.client for update in cohort.updates]
-        losses = np.clip(cohort.metric(LOSS), 0.0, MOST_LOSS)
-        ratios = np.maximum(losses, LEAST_LOSS)
+        losses = np.clip(cohort.metric(LOSS), 0.0, MAX_LOSS)
+        ratios = np.maximum(losses, MIN_LOSS)
         shares, level = _agreement(cohort)
         by_loss = cohort.by_client(ratios / ratios.sum())
         by_agreement = cohort.by_client(shares)
@@ -116,7 +130,7 @@ class FedPW(Method[FedPWState]):
             state.agreement.after(by_agreement, level, self.beta),
             state.rounds + 1,
         )
-        weights, rho = _mixed(after.losses.among(clients), after.agreement.among(clients))
+        weights, rho = _mix(after.losses.of_clients(clients), after.agreement.of_clients(clients))
         report = {
             "weights": cohort.by_client(weights),
             "negative": int((weights < 0).sum()),
@@ -138,22 +152,22 @@ class FedPW(Method[FedPWState]):
     def _tensor(
         self, parts: Sequence[Vector], weights: Vector, rates: Vector
     ) -> tuple[Vector, float]:
-        """Return one tensor's step [s], and the factor on the entries that clients agree on.
+        """Return one tensor's step [s], and the factor of the entries that clients agree on.
 
         Args:
-            parts: the clients' displacements there, m of [s].
-            weights: w [m].
+            parts: the clients' displacements in the tensor, m of [s].
+            weights: weight of each client [m].
             rates: share of entries that each client drops [m].
         """
         size = parts[0].size
         thinned = [
-            _thinned(part, math.floor(size * rate + WHOLE), self.stride)
+            _drop_smallest(part, math.floor(size * rate + COUNT_TOLERANCE), self.stride)
             for part, rate in zip(parts, rates.tolist(), strict=True)
         ]
         rows = [row for row, _ in thinned]
         dropped = sum(magnitude for _, magnitude in thinned) / len(rows)
         step = combine(weights, rows, dtype=parts[0].dtype)
-        best = _best(rows, math.floor(size * self.drop + WHOLE))
+        best = _most_agreed(rows, math.floor(size * self.drop + COUNT_TOLERANCE))
         left = float(np.abs(step[best[:: self.stride]]).mean(dtype=np.float64)) if best.size else 0
         if not dropped < left:
             return step, 1.0
@@ -161,18 +175,18 @@ class FedPW(Method[FedPWState]):
         return step, 1 + dropped / left
 
 
-def _to_one(values: Sequence[float]) -> list[float] | None:
-    """Divide by the sum; None unless that is positive, finite, and more than rounding."""
-    total = sum(values)  # plain floats pass infinity without a warning, and fail here
+def _normalise(values: Sequence[float]) -> list[float] | None:
+    """Divide by the sum, or return None unless it is positive, finite and above rounding."""
+    total = sum(values)  # plain floats, because numpy warns of infinity
     if not ROUNDING * sum(map(abs, values)) < total:
         return None
     return [value / total for value in values]
 
 
 def _agreement(cohort: Cohort) -> tuple[Vector, float]:
-    """Return u [m], each client's share of |sum Delta|^2, and that square over m.
+    """Return u [m], each client's share of |sum Delta|^2, and |sum Delta|^2 / m.
 
-    Displacements whose sum cannot be told from 0 have equal shares and the level 0.
+    If the sum is zero up to rounding, the shares are equal and the level is 0.
     """
     deltas = [update.delta for update in cohort.updates]
     products = inner_products(deltas, deltas)
@@ -183,19 +197,25 @@ def _agreement(cohort: Cohort) -> tuple[Vector, float]:
     return along / total, total / len(deltas)
 
 
-def _mixed(p: Vector, q: Vector) -> tuple[Vector, float | None]:
+def _mix(p: Vector, q: Vector) -> tuple[Vector, float | None]:
     """Return w = rho p + (1 - rho) q [m] with rho = std(p) / (std(p) + std(q)), and rho."""
     spread_p, spread_q = float(p.std()), float(q.std())
     if spread_p + spread_q == 0:
-        return p, None  # both are 1/m; one client among them
+        return p, None  # both are 1/m
     rho = spread_p / (spread_p + spread_q)
     return rho * p + (1 - rho) * q, rho
 
 
-def _thinned(part: Vector, count: int, stride: int) -> tuple[Vector, float]:
-    """Zero the `count` smallest entries [s], of equal ones the first.
+def _drop_smallest(part: Vector, count: int, stride: int) -> tuple[Vector, float]:
+    """Set the `count` smallest entries to zero. Of equal entries the first ones are dropped.
 
-    Returns the rest, and the mean magnitude of every `stride`-th dropped entry in ascending order.
+    Args:
+        part: a client's displacement in a tensor [s].
+        count: number of entries to drop.
+        stride: every stride-th dropped entry, in ascending order, enters the mean magnitude.
+
+    Returns:
+        The rest [s], and the mean magnitude of the dropped entries.
     """
     if not count:
         return part, 0.0
@@ -210,12 +230,16 @@ def _thinned(part: Vector, count: int, stride: int) -> tuple[Vector, float]:
     return rest, float(ascending[:count:stride].mean(dtype=np.float64))
 
 
-def _best(rows: Sequence[Vector], count: int) -> Vector:
+def _most_agreed(rows: Sequence[Vector], count: int) -> Vector:
     """Return the `count` columns on which the clients agree best, the best first.
 
-    Rows, then columns, are brought to unit length; of columns x [m] of unit length the sample
-    variance is (1 - (sum x)^2 / m) / (m - 1). Columns of zeros come last. None are returned for one
-    client, and where a client has nothing left.
+    Rows, then columns, are scaled to unit length. For columns x [m] of unit length the sample
+    variance is (1 - (sum x)^2 / m) / (m - 1). Columns of zeros come last. The result is empty for
+    one client, and if a client's rows are all zero.
+
+    Args:
+        rows: the clients' displacements in a tensor, m of [s].
+        count: number of columns to return.
     """
     lengths = [length(row) for row in rows]
     if len(rows) == 1 or min(lengths) == 0:

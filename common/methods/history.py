@@ -1,14 +1,14 @@
-"""History: the last displacements of clients, and their inner products.
+"""The last displacements of clients, and their inner products.
 
-A method that compares the cohort with clients that are absent works on the small matrix of inner
-products. What was remembered is not multiplied again: a round costs (new rows) x (all rows) x d,
-and not (all rows)^2 x d.
+A method that compares the cohort with absent clients works on the small matrix of inner products.
+The products of stored displacements are stored too: a round costs (new rows) x (all rows) x d
+instead of (all rows)^2 x d.
 
-Long rows in float32 are multiplied in float32 while that is good enough: its error, some 1e-8 of
-the lengths, grows in the answer by 1 / (the least eigenvalue of the unit rows' products). Where
-that is small, because some rows nearly depend on each other, where numbers leave the range of
-float32 when squared, or where they repeat so that errors do not even out, the products are made
-in float64.
+Long float32 rows are multiplied in float32 where that is exact enough. Its error, about 1e-8 of the
+lengths, is multiplied in the solution by 1 / (the least eigenvalue of the unit rows' products). The
+products are computed in float64 if that eigenvalue is small, because some rows nearly depend on
+each other; if squares leave the range of float32; or if numbers repeat, so that errors do not
+cancel.
 """
 
 from collections.abc import Sequence
@@ -21,23 +21,23 @@ from common.client_vectors import ClientVectors
 from common.geometry import inner_products, lengths_and_scales
 from common.types import ClientId, Cohort, Matrix, Vector
 
-LONG = 2**18  # numbers in a row from which float32 pays, and from which its errors even out
-APART = 2e-2  # least eigenvalue for float32: errors of 2e-8 stay below 1e-6 in the answer
-SAMPLES, PIECE = 16, 4096  # pieces of a row, and numbers in one, that its rounding is judged by
-EVEN = 1e-7  # of a square: the error of such a sample when it is noise, with room
-SHORTEST, LONGEST = 1e-12, 1e12  # lengths whose squares float32 holds, with room
+LONG = 2**18  # numbers in a row from which float32 is faster and its errors cancel
+APART = 2e-2  # least eigenvalue for float32: errors of 2e-8 stay below 1e-6 in the solution
+SAMPLES, PIECE = 16, 4096  # pieces of a row in the sample for its rounding, and their size
+EVEN = 1e-7  # relative error of the sample's square that counts as noise
+SHORTEST, LONGEST = 1e-12, 1e12  # lengths whose squares float32 can hold
 
 
 @dataclass(frozen=True)
 class CohortWithHistory:
-    """The cohort beside the absent clients that are remembered, and what to remember next.
+    """The cohort and the absent clients of the history, with the next history.
 
     Attributes:
-        clients: of the displacements, the cohort's first [k].
+        clients: the clients of the displacements, the cohort's first [k].
         rows: the mean, then the clients' displacements in that order [1 + k], each [d].
         products: raw inner products of the rows [1 + k, 1 + k].
-        compute_dtype: the dtype that is good enough to add such rows up in.
-        absent: how many of the clients are not in the cohort; they are the last.
+        compute_dtype: the dtype that is exact enough to add these rows up in.
+        absent: number of clients that are not in the cohort. They are the last ones.
         history: the cohort and these absent clients.
     """
 
@@ -56,13 +56,13 @@ class CohortWithHistory:
 
 @dataclass(frozen=True)
 class History:
-    """The last displacement of every client seen lately, and their inner products.
+    """The last displacement of every recently seen client, and their inner products.
 
     Attributes:
         seen: displacement [d] and round by client.
-        rates: the local learning rate that each displacement was made with.
+        rates: the local learning rate of each displacement, by client.
         products: raw inner products [k, k] of the displacements, in the order of `rates`.
-        exact: whether all of them were made in float64.
+        exact: whether all products were computed in float64.
     """
 
     seen: ClientVectors = field(default_factory=ClientVectors)
@@ -71,10 +71,10 @@ class History:
     exact: bool = True
 
     def join(self, cohort: Cohort, shares: Vector, before: int) -> CohortWithHistory:
-        """Put the cohort and its mean beside what is remembered of others since round `before`.
+        """Return the cohort, its mean and the absent clients seen since round `before`.
 
         Args:
-            cohort: the round's replies; what was remembered of these clients is left out.
+            cohort: the round's replies. Older displacements of these clients are left out.
             shares: the weight of each reply in the mean [m], adding up to 1.
             before: the round of the oldest displacement that still counts.
         """
@@ -99,12 +99,19 @@ class History:
 def _products(
     rows: Sequence[Vector], shares: Vector, history: History, absent: Sequence[ClientId]
 ) -> tuple[Matrix, bool]:
-    """Return the products of the mean, the cohort and the absent, and whether all are exact."""
+    """Return the products of the mean, the cohort and the absent, and whether all are exact.
+
+    Args:
+        rows: the mean, the cohort's displacements, the absent clients', 1 + k vectors [d].
+        shares: the weight of each reply in the mean [m].
+        history: the history before the round.
+        absent: the absent clients, in the order of the rows.
+    """
     new = len(shares)
     in_float32 = (
         rows[0].size >= LONG
         and all(row.dtype == np.float32 for row in rows)
-        and all(map(_evens_out, rows[1 : 1 + new]))
+        and all(map(_errors_cancel, rows[1 : 1 + new]))
     )
     if history.exact:
         made = _symmetric(inner_products(rows[: 1 + new], rows))
@@ -115,15 +122,15 @@ def _products(
         products = _filled(_with_mean(made, shares), history, absent)
         if _far_apart(products[1:, 1:]):
             return products, False
-        del products  # it may be large
+        del products  # can be large
     return _symmetric(inner_products(rows, rows)), True
 
 
-def _evens_out(row: Vector) -> bool:
-    """Whether the rounding errors of float32 even out: a sample of the row tells.
+def _errors_cancel(row: Vector) -> bool:
+    """Return whether the rounding errors of float32 cancel on a sample of the row.
 
-    They do not where numbers repeat, as in displacements that were quantised, clipped or reduced
-    to their signs: then one block after another is off in the same direction.
+    They do not cancel where numbers repeat, as in displacements that were quantised, clipped or
+    reduced to their signs. Then the error of every block has the same sign.
     """
     pieces = range(0, row.size - PIECE + 1, max(row.size // SAMPLES, PIECE))
     sample = np.concatenate([row[start : start + PIECE] for start in pieces])
@@ -133,24 +140,29 @@ def _evens_out(row: Vector) -> bool:
 
 
 def _symmetric(products: Matrix) -> Matrix:
-    """Give both products of two of the first n rows in [n, k] the same last bit; in place."""
+    """Give both products of two of the first n rows in [n, k] the same last bit, in place."""
     new = len(products)
     products[:, :new] = (products[:, :new] + products[:, :new].T) / 2
     return products
 
 
 def _with_mean(products: Matrix, shares: Vector) -> Matrix:
-    """Put the mean of the first rows before all rows: its products follow from theirs [n, k]."""
-    first = shares @ np.ascontiguousarray(products)  # in the order in which all of them lie
+    """Put the mean of the first rows before all rows. Its products follow from theirs [n, k]."""
+    first = shares @ np.ascontiguousarray(products)  # fixes the order of the sums
     square = first[: len(shares)] @ shares
     full: Matrix = np.block([[square, first], [first[: len(shares), None], products]])
     return full
 
 
 def _filled(made: Matrix, history: History, absent: Sequence[ClientId]) -> Matrix:
-    """Return all products [k, k]: those made of the new rows with all [n, k], and those kept.
+    """Return all products [k, k] from the new rows' products and the stored ones.
 
-    With many rows a copy of this matrix has a gigabyte, so each product goes straight to its place.
+    With many rows a copy of this matrix takes a gigabyte, so each product is written to its place.
+
+    Args:
+        made: products of the new rows with all rows [n, k].
+        history: the history before the round.
+        absent: the absent clients, in the order of the rows.
     """
     new, size = made.shape
     place = {client: k for k, client in enumerate(history.rates)}
@@ -164,7 +176,7 @@ def _filled(made: Matrix, history: History, absent: Sequence[ClientId]) -> Matri
 
 
 def _far_apart(products: Matrix) -> bool:
-    """Whether float32 is enough for rows with these products: no sum of them is nearly zero."""
+    """Return whether float32 is exact enough: no combination of the rows is nearly zero."""
     lengths, scale = lengths_and_scales(products)
     if not (
         np.isfinite(products).all() and (lengths > SHORTEST).all() and (lengths < LONGEST).all()

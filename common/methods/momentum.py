@@ -1,4 +1,4 @@
-"""Clients' weights with momentum, which FedHEAL and FedPW share."""
+"""Client weights that grow with momentum, shared by FedHEAL and FedPW."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from common.types import ClientId
 
 @dataclass(frozen=True)
 class Momentum:
-    """A weight for every client that was seen, and how fast it last grew.
+    """A weight for every client seen so far, and its last increment.
 
     Attributes:
         weights: P_i by client.
-        trends: dP_i by client, a running mean of the shares that the client had.
+        trends: dP_i by client, a running mean of the client's shares.
     """
 
     weights: dict[ClientId, float] = field(default_factory=dict)
@@ -23,7 +23,10 @@ class Momentum:
     ) -> "Momentum":
         """Take dP_i <- (1 - rate) dP_i + rate * share_i and P_i <- P_i + dP_i for these clients.
 
-        The others stay as they are; a client that is new begins at P_i = `start`, dP_i = 0.
+        Args:
+            shares: share by client. All other clients keep their weights.
+            rate: weight of the new share in dP_i.
+            start: P_i of a client without an entry. Its dP_i is 0.
         """
         trends = {
             client: (1 - rate) * self.trends.get(client, 0.0) + rate * share

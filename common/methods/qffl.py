@@ -6,10 +6,10 @@ Li, Sanjabi, Beirami, Smith. Fair Resource Allocation in Federated Learning. ICL
     g_i = L Delta_i,  D_i = F_i^q g_i,  h_i = q F_i^(q-1) |g_i|^2 + L F_i^q,
     theta <- theta - sum_i D_i / sum_i h_i,  L = 1 / the round's local learning rate.
 
-Where we depart: 1e-10 is added to every F_i, as in the published code, since F^(q-1) has no value
-at 0 for q < 1. The weights are computed relative to the largest F_i, which cancels; so no power
-overflows, whatever q is. There are no p_i in the sums, as in the paper, whose p_i are the chances
-of being drawn; ours are equal.
+Where we depart: 1e-10 is added to every F_i, as in the published code, because F^(q-1) has no value
+at 0 for q < 1. The weights are computed relative to the largest F_i, which cancels, so that no
+power overflows. The sums contain no p_i, as in the paper, where p_i is the probability that a
+client is sampled. Our sampling probabilities are equal.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ TINY = 1e-10  # nats
 
 @dataclass(frozen=True)
 class QFFL(Method[None]):
-    """Displacements weighted by F_i^q, with a step whose length is estimated from theirs."""
+    """Displacements weighted by F_i^q. Losses and lengths determine the step's length."""
 
     name: ClassVar[str] = "qffl"
     source: ClassVar[str] = "Li, Sanjabi et al., ICLR 2020"
@@ -37,7 +37,7 @@ class QFFL(Method[None]):
     q: float = setting(0.1, "how much more a larger loss weighs; 0 is the plain mean", low=0)
 
     def init(self, layout: Layout) -> None:
-        """q-FFL remembers nothing."""
+        """q-FFL has no state."""
 
     def aggregate(self, cohort: Cohort, state: None, layout: Layout) -> Step[None]:
         """Return sum_i D_i / sum_j h_j, with both sums divided by L and the largest F^q."""

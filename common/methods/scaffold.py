@@ -14,7 +14,7 @@ from common.types import Cohort, Vector
 
 @dataclass(frozen=True)
 class Scaffold(ControlVariateMethod):
-    """Every coordinate gets a variate; models are averaged with equal weights, as in the paper."""
+    """Control variates on all coordinates. Models are averaged with equal weights."""
 
     name: ClassVar[str] = "scaffold"
     source: ClassVar[str] = "Karimireddy et al., ICML 2020"
@@ -24,5 +24,5 @@ class Scaffold(ControlVariateMethod):
         return layout.everything
 
     def averaging_weights(self, cohort: Cohort) -> Vector:
-        """Return 1/m each."""
+        """Return 1/m each, as in the paper."""
         return cohort.equal_shares

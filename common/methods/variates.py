@@ -1,12 +1,11 @@
-"""Control variates on a block of the model: the mathematics that SCAFFOLD and FedPVR share.
+"""Control variates on a block of the model, shared by SCAFFOLD and FedPVR.
 
-Karimireddy et al., SCAFFOLD, ICML 2020 (arXiv 1910.06378), Algorithm 1, option II; restricted to
+Karimireddy et al., SCAFFOLD, ICML 2020 (arXiv 1910.06378), Algorithm 1, option II, restricted to
 a block of coordinates by Li et al., CVPR 2023 (arXiv 2212.02191).
 
-Where we depart: the server, not the client, keeps every c_i, so that a client that restarts or
-is dropped after training leaves no half-updated variate behind. Hence only the difference
-c - c_i goes down, which is all that the client's steps and option II need:
-c_i+ = c_i - c + (w_received - w) / sum(lr).
+Where we depart: the server, not the client, stores every c_i. A client that restarts, or whose
+reply is dropped, then leaves no half-updated variate. Only the difference c - c_i is sent, which is
+all that the local steps and option II need: c_i+ = c_i - c + (w_received - w) / sum(lr).
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,10 +26,15 @@ VARIATE = "variate"  # c_i+ [v], client to server
 
 @dataclass(frozen=True)
 class ControlVariates:
-    """The sum of all clients' control variates [v], float64, and each client's last one [v].
+    """The sum of all clients' control variates [v] in float64, and each client's last one [v].
 
-    A client that was never seen counts as zero, so the server's c is total / N. FedDyn keeps its
+    A client that was never seen counts as zero, so the server's c is total / N. FedDyn stores its
     clients' gradients in the same way.
+
+    Attributes:
+        total: sum of the clients' variates [v], float64.
+        clients: number of clients of the federation, N.
+        own: each client's variate [v] with the round it came in.
     """
 
     total: Vector
@@ -39,43 +43,58 @@ class ControlVariates:
 
     @cached_property
     def mean(self) -> Vector:
-        """The server's variate c [v], float64; the round's orders share it."""
+        """The server's variate c [v], float64. All orders of a round share it."""
         return self.total / max(self.clients, 1)
 
     def replaced(
         self,
-        round: int,  # noqa: A002 - as a cohort calls it
+        round: int,  # noqa: A002 - the cohort's field
         clients: int,
-        arrived: Mapping[ClientId, Vector],
+        vectors: Mapping[ClientId, Vector],
     ) -> "ControlVariates":
-        """Return a version in which these clients, of `clients`, have these vectors [v]."""
+        """Return a version in which these clients have new vectors.
+
+        Args:
+            round: the round's number.
+            clients: number of clients of the federation, N.
+            vectors: new vector [v] by client.
+        """
         total = self.total.copy()
-        for client, vector in arrived.items():
+        for client, vector in vectors.items():
             total += vector
             if (previous := self.own.get(client)) is not None:
                 total -= previous
-        return ControlVariates(total, clients, self.own.put(round, arrived))
+        return ControlVariates(total, clients, self.own.put(round, vectors))
 
 
 def check_payload_size(name: str, block: Block, sent: int) -> None:
-    """Raise a WireError unless the method so named got as many numbers as its block has."""
+    """Check that the payload has as many numbers as this client's block.
+
+    Args:
+        name: the method's name.
+        block: the block on this client.
+        sent: size of the vector that the server sent.
+
+    Raises:
+        WireError: the sizes differ.
+    """
     if sent != block.size:
         raise WireError(
             f"{name} corrects {block.size} coordinates on this client, the server sent "
-            f"{sent}; both sides must run the same config"
+            f"{sent}; start both with the same run config"
         )
 
 
 @dataclass(frozen=True)
 class ControlVariateMethod(Method[ControlVariates]):
-    """Base of the two methods; they say which block is corrected and how models are averaged."""
+    """Base of SCAFFOLD and FedPVR, which choose the block and the averaging."""
 
     def corrected_block(self, layout: Layout) -> Block:
         """Return the coordinates that get a control variate."""
         raise NotImplementedError
 
     def averaging_weights(self, cohort: Cohort) -> Vector:
-        """Return the weights of the average of the models [m]."""
+        """Return the weights of the mean of the models [m]."""
         raise NotImplementedError
 
     def init(self, layout: Layout) -> ControlVariates:
@@ -83,7 +102,7 @@ class ControlVariateMethod(Method[ControlVariates]):
         return ControlVariates(np.zeros(self.corrected_block(layout).size))
 
     def server_payload(self, state: ControlVariates, client: ClientId) -> Mapping[str, Vector]:
-        """Send c - c_i [v]; nothing when the block is empty."""
+        """Send c - c_i [v]. Send nothing if the block is empty."""
         if not state.total.size:
             return {}
         own = state.own.get(client)
@@ -93,7 +112,7 @@ class ControlVariateMethod(Method[ControlVariates]):
         """Take the steps w <- w - lr (g - c_i + c) on the block.
 
         Raises:
-            WireError: what the server sent does not fit this client's block.
+            WireError: the payload does not fit this client's block.
         """
         shift, block = server_payload.get(SHIFT), self.corrected_block(layout)
         check_payload_size(self.name, block, 0 if shift is None else shift.size)
@@ -107,7 +126,7 @@ class ControlVariateMethod(Method[ControlVariates]):
         reached: Vector,
         lr_sum: float,
     ) -> Mapping[str, Vector]:
-        """Send option II's c_i+ [v]; `lr_sum` is K * lr with the steps really taken."""
+        """Send option II's c_i+ [v]. `lr_sum` is the sum over the steps that were taken."""
         if SHIFT not in server_payload:
             return {}
         block = self.corrected_block(layout)
@@ -118,24 +137,24 @@ class ControlVariateMethod(Method[ControlVariates]):
         return {VARIATE: variate}
 
     def expected_payload(self, state: ControlVariates) -> Mapping[str, int]:
-        """Return the size v of c_i+, if there is a block."""
+        """Return the size v of c_i+ if the block is not empty."""
         return {VARIATE: state.total.size} if state.total.size else {}
 
     def aggregate(
         self, cohort: Cohort, state: ControlVariates, layout: Layout
     ) -> Step[ControlVariates]:
-        """Average the models; replace the cohort's c_i; c moves by (1/N) sum (c_i+ - c_i)."""
+        """Average the models, replace the cohort's c_i, and move c by (1/N) sum (c_i+ - c_i)."""
         direction = cohort.mean(self.averaging_weights(cohort))
         if not state.total.size:
             return Step(direction, state)
-        arrived = {update.client: update.client_payload[VARIATE] for update in cohort.updates}
-        next_state = state.replaced(cohort.round, cohort.clients, arrived)
+        variates = {update.client: update.client_payload[VARIATE] for update in cohort.updates}
+        next_state = state.replaced(cohort.round, cohort.clients, variates)
         length = float(np.linalg.norm(next_state.total)) / cohort.clients
         report = {"variates": len(next_state.own), "length_c": length}
         return Step(direction, next_state, report)
 
     def stored_clients(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return that every client can have a variate, if there is a block."""
+        """Return N if the block is not empty, else 0."""
         return clients if self.corrected_block(layout).size else 0
 
     def state_floats(self, layout: Layout, clients: int, cohort: int) -> int:
@@ -143,11 +162,11 @@ class ControlVariateMethod(Method[ControlVariates]):
         return self.corrected_block(layout).size * (clients + 2)
 
     def working_floats(self, layout: Layout, clients: int, cohort: int) -> int:
-        """Return the new sum beside the old one, c, and what a new c_i is made with, in float64."""
+        """Return the new sum, c and a new c_i in float64, besides the old sum."""
         return 6 * self.corrected_block(layout).size
 
     def config_problems(self, *, lr: float, momentum: float, weight_decay: float) -> Iterable[str]:
-        """Refuse what would make (w_received - w) / sum(lr) something else than a mean gradient."""
+        """Refuse settings with which (w_received - w) / sum(lr) is not a mean gradient."""
         advice = f"{self.name} estimates mean gradients from plain SGD steps (option II)"
         if momentum:
             yield f"train.momentum must be 0, not {momentum:g}: {advice}"

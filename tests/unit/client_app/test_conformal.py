@@ -83,7 +83,7 @@ def test_a_threshold_that_is_not_told_is_an_error_of_one_sentence() -> None:
 def test_a_model_that_left_the_numbers_has_no_scores() -> None:
     bad = np.full(first().layout.size, np.nan, np.float32)
     reply = app(order_of("evaluate.calibrate", {}, bad), context_of())
-    assert "samples are NaN or infinite, so they have no scores" in reply.error.reason
+    assert "samples are NaN or infinite, so these samples have no scores" in reply.error.reason
 
 
 def test_a_client_without_samples_counts_none() -> None:

@@ -26,7 +26,7 @@ from common.conformal.prediction_sets import (
 )
 from common.conformal.replies import (
     EXAMPLES,
-    MOST,
+    MAX_COUNT,
     CalibrationReply,
     CoverageReply,
     ask,
@@ -369,7 +369,7 @@ def test_counts_that_only_add_up_by_going_round_are_refused() -> None:
     table = {EXAMPLES: 0, **{f"counts.{score}": [2**53] * bins for score in SCORES}}
     with pytest.raises(WireError, match=r"whole numbers from 0 to"):
         CalibrationReply.read(table, bins)
-    assert 100_000 * MOST < 2**63  # a sum over the most bins, or the most clients, holds it
+    assert 100_000 * MAX_COUNT < 2**63  # a sum over the most bins, or the most clients, holds it
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_in_a_first_round_without_updates_all_weigh_the_same() -> None:
 
 def test_counts_end_where_they_no_longer_fit() -> None:
     """A coordinate that was positive 65,535 times must not start again at 0."""
-    most = module.MOST_ROUNDS
+    most = module.MAX_ROUNDS
     counts = ClientVectors().put(1, {"1": np.array([most, 5], np.uint16)})
     state = replace(SignCounts(), positive=counts, rounds={"1": most})
     step = FedHEAL().aggregate(cohort_of([[1.0, -1.0]], round=2), state, ONE)

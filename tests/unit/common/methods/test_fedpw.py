@@ -210,10 +210,10 @@ def test_participants_whose_weights_do_not_add_up_to_something_positive_weigh_th
         .aggregate(cohort_of([[3.0, 0, 0, 0, 0], [-1.0, 0.1, 0, 0, 0]]), FedPWState(), FIVE)
         .state
     )
-    assert_array_equal(start.agreement.among(["2"]), [1.0])
-    assert_array_equal(start.agreement.among(["2", "new"]), [0.5, 0.5])
+    assert_array_equal(start.agreement.of_clients(["2"]), [1.0])
+    assert_array_equal(start.agreement.of_clients(["2", "new"]), [0.5, 0.5])
     rounding = MomentumWeights(Momentum({"1": 0.1 + 0.2, "2": -0.3}))
-    assert_array_equal(rounding.among(["1", "2"]), [0.5, 0.5])
+    assert_array_equal(rounding.of_clients(["1", "2"]), [0.5, 0.5])
 
 
 def test_with_nothing_to_weigh_and_nothing_to_drop_it_is_the_uniform_mean() -> None:
