@@ -155,7 +155,7 @@ STRATEGIES: list[Callable[[], MethodStrategy]] = [
 
 @pytest.mark.usefixtures("flower_identity")
 @pytest.mark.parametrize("make", STRATEGIES)
-def test_a_quickstart_app_runs_as_it_is(make: Callable[[], MethodStrategy]) -> None:
+def test_quickstart_app_runs_unchanged(make: Callable[[], MethodStrategy]) -> None:
     strategy = make()
     result = run(strategy)
     model = Net()
@@ -185,7 +185,7 @@ def test_a_quickstart_app_runs_as_it_is(make: Callable[[], MethodStrategy]) -> N
 
 
 @pytest.mark.usefixtures("flower_identity")
-def test_fedavg_is_flowers_own_fedavg() -> None:
+def test_fedavg_gives_the_weights_of_flowers_fedavg() -> None:
     """The same weights from the same clients, but for the order of the sums."""
     ours, theirs = run(FedAvg()), run(FlowersFedAvg(min_available_nodes=NODES))
     state = theirs.arrays.to_torch_state_dict()
@@ -201,7 +201,7 @@ def test_fedavg_is_flowers_own_fedavg() -> None:
 
 
 @pytest.mark.usefixtures("flower_identity")
-def test_fedpcd_is_fedavg_among_clients_that_agree_and_not_among_others() -> None:
+def test_fedpcd_is_fedavg_for_clients_that_agree_and_not_for_others() -> None:
     pcd: dict[str, Any] = {"tau": 0.02, "history": 10, "fraction_train": 0.5}
     strategy = FedPCD(**pcd)
     agreed = run(strategy, skew=False)
@@ -213,7 +213,7 @@ def test_fedpcd_is_fedavg_among_clients_that_agree_and_not_among_others() -> Non
 
 
 @pytest.mark.usefixtures("flower_identity")
-def test_a_method_that_needs_a_client_half_says_so_and_stops() -> None:
+def test_method_that_needs_its_own_client_stops_with_the_reason() -> None:
     strategy = FedPVR(block="fc", max_void_rounds=2)
     with pytest.raises(AggregationError, match="only FedKeel's ClientApp sends them"):
         run(strategy)

@@ -50,7 +50,7 @@ def same_weights(one: list[ServerState[Any]], other: list[ServerState[Any]]) -> 
 @pytest.mark.parametrize("server_lr", [1.0, 0.3])
 @pytest.mark.parametrize("tau", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize("history", [0, 10])
-def test_fedpcd_is_fedavg_when_nobody_falls_short(
+def test_fedpcd_without_a_violated_constraint_is_fedavg(
     tau: float, history: int, server_lr: float
 ) -> None:
     """All clients pull to centres far away on the same side."""
@@ -59,7 +59,7 @@ def test_fedpcd_is_fedavg_when_nobody_falls_short(
     same_weights(ours, run(FedAvg(), far, server_lr=server_lr))
 
 
-def test_fedpcd_is_not_fedavg_when_somebody_does() -> None:
+def test_fedpcd_with_a_violated_constraint_is_not_fedavg() -> None:
     ours, theirs = run(FedPCD(tau=0.1)), run(FedAvg())
     assert not np.array_equal(ours[-1].weights, theirs[-1].weights)
 
@@ -76,7 +76,7 @@ def test_fedpvr_without_a_block_is_uniform_fedavg() -> None:
 @pytest.mark.parametrize("fedavg", [FedAvg(), FedAvg(uniform=True)])
 @pytest.mark.parametrize("fedpvr", [FedPVR(block=""), FedPVR(block="", uniform=False)])
 @pytest.mark.parametrize("size", [1, 7, 600])
-def test_with_equal_sizes_it_does_not_matter_how_clients_are_weighted(
+def test_equal_numbers_of_examples_make_all_weightings_equal(
     fedpvr: FedPVR, fedavg: FedAvg, size: int
 ) -> None:
     same_weights(run(fedpvr, examples=lambda _: size), run(fedavg, examples=lambda _: size))

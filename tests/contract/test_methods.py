@@ -1,4 +1,4 @@
-"""What every method in the table promises. A new method is held to it by being in the table."""
+"""Properties of every method in `METHODS`. A new row of the table is tested by them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -46,7 +46,7 @@ from tests.each import for_each
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
-OTHERWISE: dict[str, Method[Any]] = {  # settings that lead another way through the code
+OTHER_SETTINGS: dict[str, Method[Any]] = {  # settings that take another path in the code
     "afl, average": AFL(average=True),
     "feddyn, active": FedDyn(alpha=0.1, evaluate="active"),
     "fedfv, code": FedFV(window="code", tau=3),
@@ -57,7 +57,7 @@ OTHERWISE: dict[str, Method[Any]] = {  # settings that lead another way through 
     "fedpw, clean": FedPW(stride=1),
     "qffl, 5": QFFL(q=5.0),
 }
-ALL = {name: kind() for name, kind in METHODS.items()} | OTHERWISE
+ALL = {name: kind() for name, kind in METHODS.items()} | OTHER_SETTINGS
 METHOD = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
 SHAPES = for_each(
     ("m", "d"), [(1, 1), (1, 7), (9, 1), (9, 3), (5, 40)]
@@ -125,7 +125,7 @@ def situation(
 @METHOD
 @SHAPES
 @DTYPE
-def test_the_direction_is_finite_and_of_the_updates_shape_and_dtype(
+def test_direction_is_finite_and_has_the_shape_and_dtype_of_the_updates(
     method: Method[Any], m: int, d: int, dtype: Any
 ) -> None:
     layout, state, cohort = situation(method, m, d, dtype)
@@ -138,7 +138,7 @@ def test_the_direction_is_finite_and_of_the_updates_shape_and_dtype(
 
 @METHOD
 @SHAPES
-def test_who_is_called_what_changes_nothing_beyond_rounding(
+def test_renaming_clients_changes_the_step_by_rounding_only(
     method: Method[Any], m: int, d: int
 ) -> None:
     layout, problems = layout_of_size(d), bowls(m, d, seed=7)
@@ -153,9 +153,7 @@ def test_who_is_called_what_changes_nothing_beyond_rounding(
 @METHOD
 @SHAPES
 @DTYPE
-def test_the_order_of_arrival_changes_no_bit(
-    method: Method[Any], m: int, d: int, dtype: Any
-) -> None:
+def test_order_of_arrival_changes_no_bit(method: Method[Any], m: int, d: int, dtype: Any) -> None:
     layout, state, cohort = situation(method, m, d, dtype)
     one = method.aggregate(cohort, state.method, layout)
     for shuffle in range(3):
@@ -169,7 +167,7 @@ def test_the_order_of_arrival_changes_no_bit(
 
 @METHOD
 @SHAPES
-def test_updates_of_zero_make_no_step(method: Method[Any], m: int, d: int) -> None:
+def test_zero_updates_give_a_zero_step(method: Method[Any], m: int, d: int) -> None:
     layout = layout_of_size(d)
     state = begin(method, layout, np.ones(d))
     still = {str(k): Quadratic(np.ones(d), np.ones(d)) for k in range(m)}
@@ -191,7 +189,7 @@ def parts_of(granularity: Granularity, layout: Layout) -> list[slice]:
 
 @METHOD
 @SHAPES
-def test_clients_that_are_alike_are_led_where_fedavg_leads_them(
+def test_identical_clients_give_the_direction_of_fedavg(
     method: Method[Any], m: int, d: int
 ) -> None:
     layout, (problem,) = layout_of_size(d), bowls(1, d).values()
@@ -207,7 +205,9 @@ def test_clients_that_are_alike_are_led_where_fedavg_leads_them(
 
 @METHOD
 @SHAPES
-def test_nothing_that_comes_in_is_written_to(method: Method[Any], m: int, d: int) -> None:
+def test_aggregate_and_local_steps_write_to_no_argument(
+    method: Method[Any], m: int, d: int
+) -> None:
     layout, state, cohort = situation(method, m, d)
     given = [*arrays_in(cohort), *arrays_in(state)]
     copies = [array.copy() for array in given]
@@ -225,8 +225,8 @@ def test_nothing_that_comes_in_is_written_to(method: Method[Any], m: int, d: int
 
 @METHOD
 @SHAPES
-def test_the_same_round_twice_gives_the_same_bits(method: Method[Any], m: int, d: int) -> None:
-    """No method keeps anything in an attribute."""
+def test_same_round_twice_gives_the_same_bits(method: Method[Any], m: int, d: int) -> None:
+    """No method keeps state in an attribute."""
     layout, state, cohort = situation(method, m, d)
     one, other = (next_state(state, cohort, method, layout, 1.0)[0] for _ in range(2))
     assert_same(one, other)
@@ -234,7 +234,7 @@ def test_the_same_round_twice_gives_the_same_bits(method: Method[Any], m: int, d
 
 # A public report of this bug: https://github.com/flwrlabs/flower/issues/4344
 @METHOD
-def test_buffers_are_averaged_beside_the_method(method: Method[Any]) -> None:
+def test_huge_buffers_change_no_bit_of_step_and_state(method: Method[Any]) -> None:
     """Whatever the buffers hold, the method's step and state are the same to the last bit."""
     layout = layout_of_size(9)
     state = warm(method, layout, 4)
@@ -256,7 +256,7 @@ NEUTRAL = {name: kind.neutral() for name, kind in METHODS.items()}
 
 @pytest.mark.parametrize("name", [name for name, neutral in NEUTRAL.items() if neutral])
 @DTYPE
-def test_the_neutral_setting_is_fedavg_bit_for_bit(name: str, dtype: Any) -> None:
+def test_neutral_setting_gives_the_bits_of_fedavg(name: str, dtype: Any) -> None:
     neutral = NEUTRAL[name]
     layout, problems, cohorts = layout_of_size(12), bowls(7, 12), drawn(7, 4, 6)
     runs = [
@@ -270,7 +270,7 @@ def test_the_neutral_setting_is_fedavg_bit_for_bit(name: str, dtype: Any) -> Non
 
 @METHOD
 @SHAPES
-def test_rounds_with_few_of_the_clients_stay_finite_and_count_on(
+def test_25_rounds_with_a_third_of_the_clients_stay_finite(
     method: Method[Any], m: int, d: int
 ) -> None:
     layout = layout_of_size(d)
@@ -282,7 +282,7 @@ def test_rounds_with_few_of_the_clients_stay_finite_and_count_on(
 
 @METHOD
 @DTYPE
-def test_the_first_server_payload_holds_nothing_but_zeros(method: Method[Any], dtype: Any) -> None:
+def test_first_server_payload_is_zero(method: Method[Any], dtype: Any) -> None:
     state = begin(method, layout_of_size(9), np.ones(9), dtype)
     for client in ("0", "site-b"):
         for vector in method.server_payload(state.method, client).values():
@@ -298,7 +298,7 @@ def vectors_in(state: Any) -> int:
 
 @METHOD
 @pytest.mark.parametrize(("clients", "size"), [(3, 3), (12, 2), (12, 5)])
-def test_the_state_is_never_larger_than_memory_says(
+def test_state_never_exceeds_its_announced_size(
     method: Method[Any], clients: int, size: int
 ) -> None:
     """In float32 numbers, the products among them, and in vectors of clients."""
@@ -322,7 +322,7 @@ BUFFERS = {"norm.running_mean": np.array([0.5, 2.0], np.float32), "norm.count": 
 @METHOD
 @SHAPES
 @DTYPE
-def test_the_state_comes_back_from_a_checkpoint_bit_for_bit(
+def test_checkpoint_restores_the_state_bit_for_bit(
     method: Method[Any], m: int, d: int, dtype: Any, tmp_path: Path
 ) -> None:
     layout, state, _ = situation(method, m, d, dtype)
@@ -335,7 +335,7 @@ def test_the_state_comes_back_from_a_checkpoint_bit_for_bit(
 
 @METHOD
 @pytest.mark.parametrize("stop", [0, 1, 4])
-def test_a_run_that_was_stopped_and_resumed_is_the_run_that_went_through(
+def test_resumed_run_ends_with_the_state_of_the_uninterrupted_run(
     method: Method[Any], stop: int, tmp_path: Path
 ) -> None:
     layout, problems, cohorts = layout_of_size(12), bowls(7, 12), drawn(7, 3, 8)

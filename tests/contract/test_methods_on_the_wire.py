@@ -1,4 +1,4 @@
-"""What every method in the table promises when it is driven by real messages."""
+"""Properties of every method in `METHODS` when real messages drive it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,7 +34,7 @@ BUFFERS = {"norm.running_mean": np.array([0.5, 2.0], np.float32), "norm.count": 
 
 
 @METHOD
-def test_what_travels_is_what_the_pure_halves_say(method: Method[Any]) -> None:
+def test_rounds_over_messages_equal_rounds_without_them(method: Method[Any]) -> None:
     """Three rounds over the wire are three rounds without it, but for float32 rounding."""
     federation = Federation(method, fraction_train=0.6)
     state = begin(method, federation.layout, federation.weights, np.float32)
@@ -63,9 +63,7 @@ def spoil(value: float) -> Callable[[RecordDict], None]:
 # A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
 @METHOD
 @for_each("value", [np.nan, np.inf, -np.inf])
-def test_a_client_with_nan_is_dropped_and_its_stored_state_untouched(
-    method: Method[Any], value: float
-) -> None:
+def test_client_with_nan_is_dropped_and_its_state_stays(method: Method[Any], value: float) -> None:
     """The round is, bit for bit, the one in which that client never replied."""
     spoilt, without = Federation(method), Federation(method)
     for federation, tamper in ((spoilt, changed(spoil(value))), (without, silent)):
@@ -93,7 +91,7 @@ def claiming(examples: int) -> Callable[[RecordDict], None]:
 
 # A public report of this bug: https://github.com/flwrlabs/flower/issues/7708
 @METHOD
-def test_a_round_in_which_all_report_zero_examples_changes_nothing(
+def test_round_in_which_all_clients_report_zero_examples_changes_nothing(
     method: Method[Any],
 ) -> None:
     federation = Federation(method, clients=3)
@@ -111,7 +109,7 @@ def test_a_round_in_which_all_report_zero_examples_changes_nothing(
 
 
 @METHOD
-def test_one_client_with_examples_is_the_whole_round(method: Method[Any]) -> None:
+def test_round_with_one_usable_client_uses_it_alone(method: Method[Any]) -> None:
     federation, alone = Federation(method, clients=3), Federation(method, clients=3)
     federation.train(1, {"0": changed(claiming(0)), "1": changed(claiming(0)),
                          "2": changed(claiming(5))})  # fmt: skip
@@ -125,7 +123,7 @@ def buffered(values: Mapping[str, Vector], examples: int) -> ClientUpdate:
 
 # A public report of this bug: https://github.com/flwrlabs/flower/issues/4344
 @METHOD
-def test_buffers_keep_their_dtypes_and_shapes_over_the_wire(method: Method[Any]) -> None:
+def test_buffers_keep_dtype_and_shape_over_the_wire(method: Method[Any]) -> None:
     federation = Federation(method, buffers=BUFFERS)
     for number in range(1, 6):
         federation.train(number)
@@ -137,7 +135,7 @@ def test_buffers_keep_their_dtypes_and_shapes_over_the_wire(method: Method[Any])
 
 
 @METHOD
-def test_metrics_that_are_not_finite_cost_nobody_the_round(method: Method[Any]) -> None:
+def test_nan_metric_drops_the_client_only_if_the_method_needs_it(method: Method[Any]) -> None:
     def nan_loss(content: RecordDict) -> None:
         content[METRICS] = MetricRecord({**content[METRICS], "loss": float("nan")})
 

@@ -1,4 +1,4 @@
-"""What really travels, in models per client and round, headers included."""
+"""Traffic measured on real messages, in models per client and round, headers included."""
 
 from typing import Any
 
@@ -50,14 +50,14 @@ def multiplier(method: Method[Any], layout: Layout) -> float:
         (FedDyn(), "resnet8", 2),  # of a client that was never seen
     ],
 )
-def test_a_round_costs_the_papers_number_of_models(
+def test_round_sends_the_papers_number_of_models(
     method: Method[Any], model: str, models: float
 ) -> None:
     layout = layout_of(build(model, (3, 32, 32), 10, seed=0))
     assert multiplier(method, layout) == pytest.approx(models, rel=0.005)
 
 
-def test_named_arrays_cost_the_same_but_for_a_header_each() -> None:
+def test_named_arrays_add_only_one_header_each() -> None:
     layout = layout_of(build("resnet8", (3, 32, 32), 10, seed=0))
     weights = np.zeros(layout.size, np.float32)
     named = NamedCodec(layout, tuple(tensor.name for tensor in layout.tensors))
@@ -69,7 +69,7 @@ def test_named_arrays_cost_the_same_but_for_a_header_each() -> None:
     assert sizes[1] - sizes[0] <= 128 * len(layout.tensors)
 
 
-def test_the_records_of_a_round_hold_the_bytes_of_its_messages() -> None:
+def test_record_of_a_round_holds_the_bytes_of_its_messages() -> None:
     federation = Federation(Scaffold(), size=5000)
     federation.train(1)
     record = federation.strategy.record
@@ -80,7 +80,7 @@ def test_the_records_of_a_round_hold_the_bytes_of_its_messages() -> None:
             assert count == pytest.approx(2 * 4 * 5000, rel=0.02)
 
 
-def test_a_client_that_returns_to_feddyn_is_sent_its_gradient_as_well() -> None:
+def test_client_that_returns_to_feddyn_receives_its_gradient() -> None:
     """Two models down and one up, instead of one each way."""
     federation = Federation(FedDyn(), size=5000)
     for number, models in ((1, 2), (2, 3)):
