@@ -158,7 +158,7 @@ def test_scores_that_are_nan_are_refused() -> None:
     scores = np.array([0.1, np.nan, 0.3])
     with pytest.raises(DataError, match="1 of 3 scores are NaN"):
         quantile(scores, 0.5)
-    with pytest.raises(DataError, match="must lie in"):
+    with pytest.raises(DataError, match="expected scores in"):
         histogram(scores, np.linspace(0, 1, 11))
 
 
@@ -271,7 +271,7 @@ def test_a_sure_model_does_not_get_sets_of_all_labels() -> None:
 def test_an_edge_belongs_to_the_bin_below_it() -> None:
     edges = np.linspace(0, 1, 5)
     assert histogram(np.array([0.0, 0.25, 0.250001, 1.0]), edges).tolist() == [2, 1, 0, 1]
-    with pytest.raises(DataError, match="must lie in"):
+    with pytest.raises(DataError, match="expected scores in"):
         histogram(np.array([1.1]), edges)
 
 

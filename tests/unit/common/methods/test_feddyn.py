@@ -172,7 +172,7 @@ def test_an_unknown_model_to_evaluate_is_refused() -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_gradient_of_another_size_is_refused_not_stretched(size: int) -> None:
-    with pytest.raises(WireError, match=f"feddyn corrects 2 .* sent {size}; both sides"):
+    with pytest.raises(WireError, match=f"feddyn corrects 2 .* sent {size}; start both with"):
         FedDyn().local_rule({SHIFT: np.zeros(size)}, LAYOUT)
 
 

@@ -108,7 +108,7 @@ def test_products_are_those_of_float64_up_to_a_few_parts_in_a_hundred_million() 
     found = joined(state, cohort(3, drawn(4, 3), first=12))
     exact = inner_products(found.rows, found.rows)
     lengths = np.sqrt(np.diag(exact))
-    assert found.working == np.float32
+    assert found.compute_dtype == np.float32
     assert np.abs(found.products - exact).max() > 0
     assert_allclose(found.products, exact, rtol=0, atol=5e-8 * lengths.max() ** 2)
 
@@ -122,7 +122,7 @@ def test_rows_that_nearly_depend_on_each_other_are_all_multiplied_in_float64(
     made.clear()
     found = joined(state, cohort(3, rows, first=12))
     assert made == [(4, 12, "float32"), (13, 13, "float64")]
-    assert found.working == np.float64
+    assert found.compute_dtype == np.float64
     assert found.history.exact
     assert_allclose(found.products, inner_products(found.rows, found.rows), rtol=1e-12)
     made.clear()

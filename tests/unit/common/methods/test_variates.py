@@ -187,7 +187,7 @@ def test_a_correction_of_another_size_is_refused_not_stretched(
     method: ControlVariateMethod, sent: dict[str, np.ndarray]
 ) -> None:
     layout = layout_of_size(9)
-    with pytest.raises(WireError, match=f"{len(sent.get(SHIFT, ()))}; both sides"):
+    with pytest.raises(WireError, match=f"{len(sent.get(SHIFT, ()))}; start both with"):
         method.local_rule(sent, layout)
 
 
