@@ -58,8 +58,7 @@ def train(
     """Run plan.epochs epochs of SGD in place, from the weights that `flat` holds.
 
     Each step is w <- w - lr * (gradient + shift on the block + proximal_weight * (w - anchor)).
-    Momentum works outside the block only. With `rule.full_batch` there is one step, on one batch
-    of all samples.
+    Momentum works outside the block only. `rule.full_batch` means one step on all samples.
 
     Args:
         flat: the model, loaded with the received weights.
