@@ -66,7 +66,7 @@ def test_the_bundle_holds_the_apps_and_no_files_of_the_user(project: Place) -> N
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names if "/" in name}
     assert tops <= {".info", "client_app", "common", "server_app"}
-    assert {"server_app/app.py", "client_app/app.py", "common/data/sources.py"} <= set(names)
+    assert {"server_app/app.py", "client_app/app.py", "common/data/sources/registry.py"} <= set(names)
     bundle.unlink()
 
 
