@@ -1,5 +1,6 @@
-"""Pictures on disk, for runs on a folder:PATH data set."""
+"""Folders for tests: pictures of a folder:PATH data set, and a copy of this repository."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ from PIL import Image
 
 from common.rng import stream
 
+SOURCE = Path(__file__).parents[1]
 CLASSES = ("bright", "dark", "striped")
 
 
@@ -21,3 +23,15 @@ def write_pictures(folder: Path, *, each: int = 24, side: int = 16) -> Path:
             pixels[number :: number + 2] += 100
             Image.fromarray(pixels).save(place / f"{index}.png")
     return folder
+
+
+def copy_repository(folder: Path) -> None:
+    """Copy this repository without its runs, its virtual environment, and other hidden files."""
+    left_out = {"__pycache__", "venv"}
+
+    def ignored(place: str, names: list[str]) -> set[str]:
+        hidden = {name for name in names if name.startswith(".")} - {".gitignore"}
+        runs = {"runs"} if Path(place) == SOURCE else set()  # but common/runs is a package
+        return hidden | runs | left_out & {*names}
+
+    shutil.copytree(SOURCE, folder, ignore=ignored)

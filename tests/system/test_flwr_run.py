@@ -1,11 +1,9 @@
 """`flwr run .`, Flower's own command, gives the weights of the fedkeel command."""
 
-import shutil
 import socket
 import tomllib
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +11,9 @@ from common.config import RunConfig
 from common.rng import stream
 from deploy.config_input import flatten
 from deploy.system.flower_env import QUIET
+from tests.folders import copy_repository
 from tests.system.conftest import SMALL, Place, pairs
 
-SOURCE = Path(__file__).parents[2]
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "venv")
 MB = 1_000_000
 
 
@@ -32,8 +29,7 @@ def free_port() -> int:
 def project(shared_place: Place) -> Place:
     """Return the place of a copy of the repository, with files that users keep there."""
     folder = shared_place.work / "project"
-    shutil.copytree(SOURCE, folder, ignore=NOT_COPIED)
-    shutil.copy(SOURCE / ".gitignore", folder)
+    copy_repository(folder)
     noise = stream(0, "noise").bytes(3 * MB)
     for name in (
         "venv/lib/python3.11/site-packages/big.py",
@@ -66,7 +62,7 @@ def test_the_bundle_holds_the_apps_and_no_files_of_the_user(project: Place) -> N
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names if "/" in name}
     assert tops <= {".info", "client_app", "common", "server_app"}
-    assert {"server_app/app.py", "client_app/app.py", "common/data/sources/registry.py"} <= set(names)
+    assert {"server_app/app.py", "client_app/app.py", "common/runs/records.py"} <= set(names)
     bundle.unlink()
 
 

@@ -1,7 +1,6 @@
 """Runs on real nodes: over TLS, with authenticated clients, through the proxy, and with kills."""
 
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -17,13 +16,12 @@ import pytest
 from deploy.engines.fab import app_folder
 from deploy.federation.superlink_client import SuperLinkClient
 from deploy.system.flower_env import QUIET
+from tests.folders import copy_repository
 from tests.system.conftest import BIN, pairs
 from tests.system.federation import wait_for
 from tests.system.fleet import PATIENCE, SMALL, Fleet, fleet, need_nginx
 from tests.system.odd import Odd
 
-SOURCE = Path(__file__).parents[2]
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "runs", "venv")
 NAMES = ["0", "1", "2"]
 TRAVEL_TWICE = {"fedpcd": (), "fedpvr": ("classifier.",)}  # parts of the model, by method
 METHODS = pytest.mark.parametrize(
@@ -59,8 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, odd: Odd) -> Iterator[Fleet]:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the repository with files that users keep there."""
     folder = tmp_path_factory.mktemp("project") / "project"
-    shutil.copytree(SOURCE, folder, ignore=NOT_COPIED)
-    shutil.copy(SOURCE / ".gitignore", folder)
+    copy_repository(folder)
     for name in ("venv/lib/big.py", "data/cifar/batch.npz", "runs/old/weights.npz"):
         path = folder / name
         path.parent.mkdir(parents=True)
