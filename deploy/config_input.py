@@ -78,10 +78,10 @@ def run_config(file: Path | None, pairs: Sequence[str], own: Mapping[str, Any]) 
     Raises:
         ConfigError: everything that is wrong, at once.
     """
-    return placed(parse({**given(file, pairs), **own}))
+    return with_absolute_paths(parse({**user_settings(file, pairs), **own}))
 
 
-def given(file: Path | None, pairs: Sequence[str]) -> dict[str, Any]:
+def user_settings(file: Path | None, pairs: Sequence[str]) -> dict[str, Any]:
     """Return the keys that were given, flat: the file's, then --set.
 
     Raises:
@@ -90,7 +90,7 @@ def given(file: Path | None, pairs: Sequence[str]) -> dict[str, Any]:
     return {**(read_file(file) if file else {}), **dict(map(read_pair, pairs))}
 
 
-def placed(config: RunConfig) -> RunConfig:
+def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return the config with whole paths, good wherever a process is started."""
     data = config.data
     root, name = data.root and _absolute(data.root), data.name
@@ -106,7 +106,7 @@ def _absolute(path: str) -> str:
         raise ConfigError(f"{path or 'the current folder'} cannot be found: {error}") from error
 
 
-def described(config: RunConfig) -> str:
+def describe_data(config: RunConfig) -> str:
     """Say in a few words what the run trains on, but for the seed."""
     data = config.data
     name = data.name

@@ -22,7 +22,7 @@ from common.errors import CheckpointError, ConfigError, FedError, did_you_mean
 from common.methods import METHODS
 from common.settings import Range, Settings, key_of
 from deploy.cli import federation
-from deploy.config_input import described, given, read_pair, read_targets, run_config
+from deploy.config_input import describe_data, read_pair, read_targets, run_config, user_settings
 from deploy.federation.superlink_client import SuperLinkClient
 from deploy.sweep import command as sweeps
 from deploy.sweep.axes import crossed
@@ -96,7 +96,7 @@ def run(
         stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         chosen = run_config(config, pairs, {**own, "name": stamped})
     folder = Path(chosen.out) / chosen.name
-    _carry_out([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
+    _run_all([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 
 @cli.command()
@@ -141,8 +141,8 @@ def compare(
         if workers or client_gpus:
             raise typer.BadParameter("with --seeds or --vary it is --jobs that says how many")
         stamped = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
-        plan = crossed(name or base.name or stamped, given(config, pairs), axes)
-        sweeps.carry_out_plans([plan], Path(base.out), "", jobs, engine or "inline")
+        plan = crossed(name or base.name or stamped, user_settings(config, pairs), axes)
+        sweeps.run_plans([plan], Path(base.out), "", jobs, engine or "inline")
         return
     if jobs:
         raise typer.BadParameter("--jobs is for --seeds and --vary; here it is --workers")
@@ -154,10 +154,10 @@ def compare(
         each["resume"] = resume and (folder / str(each["name"])).exists()
     configs = [run_config(config, pairs, each) for each in own]
     chosen = engine or "simulation"
-    _carry_out(configs, chosen, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
+    _run_all(configs, chosen, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 
-def _carry_out(
+def _run_all(
     configs: list[RunConfig],
     engine: str,
     workers: int,
@@ -165,8 +165,8 @@ def _carry_out(
     link: SuperLinkClient,
     folder: Path,
 ) -> None:
-    from deploy.engines import ENGINES, REMOTE, Resources, passed_over
-    from deploy.engines.runner import carry_out, resources
+    from deploy.engines import ENGINES, REMOTE, Resources, ignored_variable_warning
+    from deploy.engines.runner import resources, run_experiment
     from server_app.run_dir.run_dir import RunDir
 
     if engine not in ENGINES:
@@ -176,23 +176,23 @@ def _carry_out(
     for config in configs:
         RunDir.claim(config)  # all of them before the first one starts
     console.print(
-        f"{described(configs[0])}, seed {configs[0].seed}; {engine} engine, "
+        f"{describe_data(configs[0])}, seed {configs[0].seed}; {engine} engine, "
         + (f"nodes of {link.address}" if far else f"{given.workers} at a time"),
         markup=False,
         soft_wrap=True,
     )
-    if remark := passed_over(engine):
+    if remark := ignored_variable_warning(engine):
         console.print(remark, markup=False, soft_wrap=True)
     failed = []
     for config in configs:
-        outcome = carry_out(config, ENGINES[engine], given, console, config.method)
+        outcome = run_experiment(config, ENGINES[engine], given, console, config.method)
         if outcome.status != "completed":
             failed.append(config.method)
             line = f"{config.method} {outcome.status}: {outcome.message}"
             console.print(line, markup=False, soft_wrap=True)
     done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
     if done:
-        _report(done, folder, f"{described(configs[0])}, seed {configs[0].seed}")
+        _report(done, folder, f"{describe_data(configs[0])}, seed {configs[0].seed}")
     if failed:
         raise typer.Exit(FAILED)
 

@@ -35,14 +35,14 @@ ENGINES: Mapping[str, Engine] = {
     "superlink": _superlink,
 }
 REMOTE = {"superlink"}  # their clients use none of this machine
-PASSED_OVER: Mapping[str, str] = {
+IGNORED_VARIABLES: Mapping[str, str] = {
     "simulation": "RAY_ADDRESS",  # a cluster's workers lack the mark by which a run is ended
 }
 
 
-def passed_over(engine: str) -> str:
+def ignored_variable_warning(engine: str) -> str:
     """Say which variable of the environment an engine does not heed, "" if none is set."""
-    name = PASSED_OVER.get(engine, "")
+    name = IGNORED_VARIABLES.get(engine, "")
     if not os.environ.get(name):
         return ""
     return (
@@ -51,4 +51,4 @@ def passed_over(engine: str) -> str:
     )
 
 
-__all__ = ["ENGINES", "REMOTE", "Engine", "Job", "Resources", "passed_over"]
+__all__ = ["ENGINES", "REMOTE", "Engine", "Job", "Resources", "ignored_variable_warning"]

@@ -71,7 +71,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunProgress:
     """Where the run is, as far as its records say."""
 
     round: int = 0
@@ -82,8 +82,8 @@ class Standing:
     evaluated: int = 0
     fairness: Fairness | None = None
 
-    def after(self, record: RoundRecord) -> "Standing":
-        """Return the standing once this round is counted."""
+    def after(self, record: RoundRecord) -> "RunProgress":
+        """Return the progress once this round is counted."""
         now = replace(self, round=record.round, drops=self.drops + len(record.dropped))
         if record.dropped:
             client, reason = list(record.dropped.items())[-1]
@@ -146,23 +146,23 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def picture(standing: Standing, pace: Pace, label: str, total_rounds: int) -> RenderableType:
+def picture(progress: RunProgress, pace: Pace, label: str, total_rounds: int) -> RenderableType:
     """Draw the live display: a bar, then accuracy, drops and void rounds as far as there are."""
     bar = Table.grid(padding=(0, 2))
     bar.add_row(
         Text(label, style="bold"),
-        ProgressBar(total=max(total_rounds, 1), completed=standing.round, width=30),
-        Text(f"{standing.round}/{total_rounds}"),
+        ProgressBar(total=max(total_rounds, 1), completed=progress.round, width=30),
+        Text(f"{progress.round}/{total_rounds}"),
         Text(str(pace)),
-        Text(pace.left(max(total_rounds - standing.round, 0))),
+        Text(pace.left(max(total_rounds - progress.round, 0))),
     )
     notes = []
-    if standing.fairness:
-        notes.append(f"{accuracy(standing.fairness)} after round {standing.evaluated}")
-    if standing.drops:
-        notes.append(f"{standing.drops} dropped so far; last in {standing.last_drop}")
-    if standing.voids:
-        notes.append(f"{standing.voids} void so far; last {standing.last_void}")
+    if progress.fairness:
+        notes.append(f"{accuracy(progress.fairness)} after round {progress.evaluated}")
+    if progress.drops:
+        notes.append(f"{progress.drops} dropped so far; last in {progress.last_drop}")
+    if progress.voids:
+        notes.append(f"{progress.voids} void so far; last {progress.last_void}")
     return Group(bar, *(Text(f"  {n}", overflow="ellipsis", no_wrap=True) for n in notes))
 
 
@@ -232,20 +232,20 @@ class _Lines:
 class _Display:
     def __init__(self, live: Live, label: str, total_rounds: int) -> None:
         self._live, self._label, self._total = live, label, total_rounds
-        self._standing = Standing()
+        self._progress = RunProgress()
         self._looked = False
         self._start: tuple[int, float] | None = None  # first new round and when it was seen
         self._pace = Pace(0, 0.0)
 
     def show(self, records: list[RoundRecord]) -> None:
         for record in records:
-            self._standing = self._standing.after(record)
+            self._progress = self._progress.after(record)
         if records and self._looked:  # what was there at the first look tells nothing of the pace
             now = time.monotonic()
-            first, since = self._start = self._start or (self._standing.round, now)
-            self._pace = Pace(self._standing.round - first, now - since)
+            first, since = self._start = self._start or (self._progress.round, now)
+            self._pace = Pace(self._progress.round - first, now - since)
         self._looked = True
-        drawn = picture(self._standing, self._pace, self._label, self._total)
+        drawn = picture(self._progress, self._pace, self._label, self._total)
         self._live.update(drawn, refresh=True)
 
 

@@ -50,7 +50,7 @@ def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Res
     return Resources(workers, count / workers)
 
 
-def carry_out(
+def run_experiment(
     config: RunConfig, engine: Engine, given: Resources, console: Console, label: str
 ) -> Outcome:
     """Run to the end and return how it ended; Ctrl-C ends everything and passes on.

@@ -14,7 +14,7 @@ from common.data.sources import FOLDER
 from common.errors import FedError
 from common.methods import METHODS
 from common.runs.conformal_results import CONFORMAL
-from deploy.config_input import described
+from deploy.config_input import describe_data
 from deploy.report.run_data import RunData
 
 Targets = Mapping[str, float]
@@ -198,7 +198,7 @@ def _titles(tasks: Sequence[tuple[dict[str, Any], list[RunData]]]) -> list[str]:
 def in_words(config: Mapping[str, Any]) -> str:
     """Return the task of a config in words, "" if it is unknown."""
     try:
-        return described(parse(config)) if config else ""
+        return describe_data(parse(config)) if config else ""
     except FedError:  # the config of another version
         return ""
 

@@ -15,11 +15,11 @@ from rich.text import Text
 
 from common.errors import ConfigError, did_you_mean
 from common.io.files import atomic_write, file_lock
-from deploy.sweep.jobs import Result, carry_out, lanes, refuse_a_gpu_that_is_not_there
+from deploy.sweep.jobs import Result, job_slots, refuse_a_gpu_that_is_not_there, run_all
 from deploy.sweep.plan import RUNS, Plan, is_folder, read_plan
-from deploy.sweep.progress import watching
-from deploy.sweep.run_status import Standing, standings, tidy
+from deploy.sweep.run_status import RunStatus, remove_leftovers, run_statuses
 from deploy.sweep.runs import PlannedRun, runs_of
+from deploy.sweep.sweep_progress import monitoring
 
 FAILED = 1
 PLAN, LOCK = "plan.toml", "sweep.lock"
@@ -72,10 +72,10 @@ def sweep(
     if name and len(paths) > 1:
         raise typer.BadParameter("--name is for one plan; these have their own")
     read = [read_plan(path, quick=quick, pairs=pairs) for path in dict.fromkeys(paths)]
-    carry_out_plans(read, out, name, jobs, engine)
+    run_plans(read, out, name, jobs, engine)
 
 
-def carry_out_plans(plans: Sequence[Plan], out: Path, name: str, jobs: int, engine: str) -> None:
+def run_plans(plans: Sequence[Plan], out: Path, name: str, jobs: int, engine: str) -> None:
     """Do what is missing of these plans, and show what they came to.
 
     Args:
@@ -104,36 +104,36 @@ def carry_out_plans(plans: Sequence[Plan], out: Path, name: str, jobs: int, engi
     with ExitStack() as locks:
         for one in sweeps:
             locks.enter_context(_only_sweep(one.folder))
-        found = [standings(one.folder, one.runs) for one in sweeps]
-        for one, standing in zip(sweeps, found, strict=True):
-            tidy(one.folder)
-            _keep(one, standing)
+        found = [run_statuses(one.folder, one.runs) for one in sweeps]
+        for one, statuses in zip(sweeps, found, strict=True):
+            remove_leftovers(one.folder)
+            _keep(one, statuses)
         results = _do(
-            [s for standing in found for s in standing if s.to != "nothing"], jobs, engine
+            [one for statuses in found for one in statuses if one.action != "nothing"], jobs, engine
         )
-        for one, standing in zip(sweeps, found, strict=True):
-            show(one, standing)
+        for one, statuses in zip(sweeps, found, strict=True):
+            show(one, statuses)
     failed = [result for result in results if result.status == "failed"]
     for result in failed:
-        _say(f"{result.standing.folder} failed: {result.message}")
+        _say(f"{result.run_status.folder} failed: {result.message}")
     if failed:
         raise typer.Exit(FAILED)
 
 
-def _do(todo: Sequence[Standing], jobs: int, engine: str) -> list[Result]:
+def _do(todo: Sequence[RunStatus], jobs: int, engine: str) -> list[Result]:
     if not todo:
         return []
-    room = lanes([standing.run.config for standing in todo], jobs)
+    room = job_slots([run_status.run.config for run_status in todo], jobs)
     _say(f"{len(todo)} runs, {len(room)} at once")
-    with watching(console, len(todo), len(room)) as watcher:
-        return carry_out(todo, room, engine, watcher)
+    with monitoring(console, len(todo), len(room)) as monitor:
+        return run_all(todo, room, engine, monitor)
 
 
-def show(one: Sweep, found: Sequence[Standing]) -> None:
+def show(one: Sweep, found: Sequence[RunStatus]) -> None:
     """Print what a sweep's runs came to, and where they are."""
     from deploy.sweep.results import results
 
-    for table in results([standing.folder for standing in found]):
+    for table in results([run_status.folder for run_status in found]):
         console.print(table)
     _say(f"a page of it: fedkeel report {one.folder}")
 
@@ -186,17 +186,17 @@ def _only_sweep(folder: Path) -> AbstractContextManager[object]:
     return file_lock(folder / LOCK, taken)
 
 
-def _keep(one: Sweep, found: Sequence[Standing]) -> None:
+def _keep(one: Sweep, found: Sequence[RunStatus]) -> None:
     """Write the plan, and the label of each run, so that the folder says what it is."""
-    labels = {standing.run.name: standing.run.label for standing in found}
+    labels = {run_status.run.name: run_status.run.label for run_status in found}
     text = tomli_w.dumps({**one.plan.to_tables(), RUNS: labels})
     with atomic_write(one.folder / PLAN) as file:
         file.write(text.encode())
-    to = [standing.to for standing in found]
+    actions = [run_status.action for run_status in found]
     counts = {
-        "complete already": to.count("nothing"),
-        "to go on with": to.count("resume"),
-        "to do": to.count("start") + to.count("start over"),
+        "complete already": actions.count("nothing"),
+        "to go on with": actions.count("resume"),
+        "to do": actions.count("start") + actions.count("start over"),
     }
     said = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     _say(f"{one.plan.name}: {len(found)} runs, {said}")

@@ -21,7 +21,7 @@ from common.parallel import usable_cores
 from common.runs.json_file import RecordError
 from common.runs.outcome import clear_outcome, read_outcome
 from common.runs.records import CONFIG_FILE, read_records
-from deploy.sweep.run_status import Standing, clear, let_go
+from deploy.sweep.run_status import RunStatus, remove_checkpoints, remove_unfinished_run
 from deploy.system.flower_env import QUIET
 from deploy.system.process_group import ProcessGroup
 from deploy.system.signals import stop_signals_ignored
@@ -35,7 +35,7 @@ LAST_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Lane:
+class JobSlot:
     """Room for one run at a time.
 
     Attributes:
@@ -47,7 +47,7 @@ class Lane:
     env: Mapping[str, str]
 
 
-def lanes(configs: Sequence[RunConfig], jobs: int) -> list[Lane]:
+def job_slots(configs: Sequence[RunConfig], jobs: int) -> list[JobSlot]:
     """Return room for runs: one a core, or one a GPU where there are some that may be used.
 
     Args:
@@ -59,7 +59,7 @@ def lanes(configs: Sequence[RunConfig], jobs: int) -> list[Lane]:
     number = min(jobs or len(gpus) or cores, max(1, len(configs)))
     workers = max(1, cores // number)
     return [
-        Lane(workers, {GPUS: gpus[index % len(gpus)]} if gpus else {}) for index in range(number)
+        JobSlot(workers, {GPUS: gpus[index % len(gpus)]} if gpus else {}) for index in range(number)
     ]
 
 
@@ -90,22 +90,22 @@ class Result:
     """How a run of the sweep ended.
 
     Attributes:
-        standing: the run, and what was to be done about it.
+        run_status: the run, and what was to be done about it.
         status: whether it completed.
         message: one line, why it failed.
         seconds: of its process.
     """
 
-    standing: Standing
+    run_status: RunStatus
     status: Literal["completed", "failed"]
     message: str
     seconds: float
 
 
-class Watcher(Protocol):
+class SweepMonitor(Protocol):
     """Who wants to see how a sweep goes."""
 
-    def look(self, running: Sequence[Standing], waiting: Sequence[Standing]) -> None:
+    def look(self, running: Sequence[RunStatus], waiting: Sequence[RunStatus]) -> None:
         """See what goes on; called a few times a second."""
 
     def ended(self, result: Result) -> None:
@@ -114,14 +114,14 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class _Running:
-    standing: Standing
-    lane: Lane
+    run_status: RunStatus
+    slot: JobSlot
     process: "subprocess.Popen[bytes]"
     since: float
 
 
-def carry_out(
-    todo: Sequence[Standing], room: Sequence[Lane], engine: str, watcher: Watcher
+def run_all(
+    todo: Sequence[RunStatus], room: Sequence[JobSlot], engine: str, monitor: SweepMonitor
 ) -> list[Result]:
     """Do the runs, each in a process of its own; one that fails does not stop the others.
 
@@ -135,15 +135,15 @@ def carry_out(
     group = ProcessGroup()
     try:
         while waiting or running:
-            for number, lane in enumerate(room):
+            for number, slot in enumerate(room):
                 if waiting and number not in running:
-                    standing = waiting.popleft()
+                    run_status = waiting.popleft()
                     try:
-                        running[number] = _start(group, standing, lane, engine)
+                        running[number] = _start(group, run_status, slot, engine)
                     except (ConfigError, OSError) as error:
-                        results.append(Result(standing, "failed", _line(error), 0.0))
-                        watcher.ended(results[-1])
-            watcher.look([one.standing for one in running.values()], list(waiting))
+                        results.append(Result(run_status, "failed", _line(error), 0.0))
+                        monitor.ended(results[-1])
+            monitor.look([one.run_status for one in running.values()], list(waiting))
             if not group.has_leader():
                 raise DeployError(
                     "somebody killed the process that ends the runs together with this one; give "
@@ -153,7 +153,7 @@ def carry_out(
             for number, one in list(running.items()):
                 if one.process.poll() is not None:
                     results.append(_result(running.pop(number)))
-                    watcher.ended(results[-1])
+                    monitor.ended(results[-1])
     finally:
         with stop_signals_ignored():
             left = [one.process for one in running.values()]
@@ -161,16 +161,16 @@ def carry_out(
     return results
 
 
-def _start(group: ProcessGroup, standing: Standing, lane: Lane, engine: str) -> _Running:
+def _start(group: ProcessGroup, run_status: RunStatus, slot: JobSlot, engine: str) -> _Running:
     """Start a run's process.
 
     Raises:
         ConfigError, OSError: its folder cannot be used.
         DeployError: it cannot be started.
     """
-    if standing.to == "start over":
-        clear(standing)
-    folder, config = standing.folder, standing.run.config
+    if run_status.action == "start over":
+        remove_unfinished_run(run_status)
+    folder, config = run_status.folder, run_status.run.config
     folder.mkdir(parents=True, exist_ok=True)
     clear_outcome(folder)  # so that how an earlier part ended is not taken for the end of this one
     wanted = {k: v for k, v in config.to_flat().items() if k not in ("name", "resume")}
@@ -179,36 +179,40 @@ def _start(group: ProcessGroup, standing: Standing, lane: Lane, engine: str) -> 
     command = [
         # Not from the current folder: the user's own packages may have the names of ours.
         *(sys.executable, "-P", "-m", "deploy.cli.main", "run", "--config", str(folder / WANTED)),
-        *("--name", config.name, "--engine", engine, "--workers", str(lane.workers)),
-        *(["--resume"] if standing.to == "resume" else []),
+        *("--name", config.name, "--engine", engine, "--workers", str(slot.workers)),
+        *(["--resume"] if run_status.action == "resume" else []),
     ]
     environment = {
         **os.environ,
         **QUIET,
-        **lane.env,
+        **slot.env,
         "FEDKEEL_DATA": str(data_root(None).absolute()),
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
     with (folder / OUTPUT).open("ab") as log:
         process = group.start(command, cwd=Path.cwd(), env=environment, out=log)
-    return _Running(standing, lane, process, time.monotonic())
+    return _Running(run_status, slot, process, time.monotonic())
 
 
 def _result(one: _Running) -> Result:
     seconds = time.monotonic() - one.since
-    why = _why(one.standing.folder, one.process) if one.process.returncode else _lacks(one.standing)
+    why = (
+        _why(one.run_status.folder, one.process)
+        if one.process.returncode
+        else _lacks(one.run_status)
+    )
     if why:
-        return Result(one.standing, "failed", why, seconds)
-    let_go(one.standing)
-    return Result(one.standing, "completed", "", seconds)
+        return Result(one.run_status, "failed", why, seconds)
+    remove_checkpoints(one.run_status)
+    return Result(one.run_status, "completed", "", seconds)
 
 
-def _lacks(standing: Standing) -> str:
+def _lacks(run_status: RunStatus) -> str:
     """Return what a run that completed did not leave, in a line; "" if it is all there.
 
     Where something is missing, it does not count as complete from now on.
     """
-    folder, rounds = standing.folder, standing.run.config.rounds
+    folder, rounds = run_status.folder, run_status.run.config.rounds
     try:
         there = len(read_records(folder))
         lacks = [] if (folder / CONFIG_FILE).is_file() else [f"there is no {CONFIG_FILE}"]

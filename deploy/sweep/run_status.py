@@ -14,22 +14,22 @@ from common.runs.json_file import RecordError
 from common.runs.outcome import read_outcome
 from common.runs.records import CONFIG_FILE, RECORDS
 from deploy.report.run_data import read_config
-from deploy.sweep.runs import PlannedRun, identity, substance
+from deploy.sweep.runs import PlannedRun, identifying_settings, identity
 from deploy.system.signals import run_dir_lock
 from server_app.run_dir.checkpoint import newest_head
 from server_app.run_dir.run_dir import CHECKPOINTS
 
-To: TypeAlias = Literal["start", "resume", "start over", "nothing"]
+Action: TypeAlias = Literal["start", "resume", "start over", "nothing"]
 MOST_TOLD = 5
 ASIDE = ".removed-"  # no run has such a name
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """A run in its place, and what is to be done about it."""
 
     run: PlannedRun
-    to: To
+    action: Action
     done: int = 0  # rounds that need not be done again
 
     @property
@@ -38,7 +38,7 @@ class Standing:
         return Path(self.run.config.out) / self.run.name
 
 
-def standings(folder: Path, runs: Sequence[PlannedRun]) -> list[Standing]:
+def run_statuses(folder: Path, runs: Sequence[PlannedRun]) -> list[RunStatus]:
     """Look at what lies in a sweep's folder; nothing is changed.
 
     A run that is there under another name (an earlier, smaller plan named it) keeps that name, if
@@ -72,7 +72,7 @@ def standings(folder: Path, runs: Sequence[PlannedRun]) -> list[Standing]:
     return found
 
 
-def clear(standing: Standing) -> None:
+def remove_unfinished_run(run_status: RunStatus) -> None:
     """Remove what a run without a checkpoint left, so that it can start over.
 
     It is put aside first: of a removal that is cut nothing is left that looks like a run.
@@ -81,25 +81,25 @@ def clear(standing: Standing) -> None:
         ConfigError: another process is at work there.
         OSError: the disk refuses it.
     """
-    folder = standing.folder
+    folder = run_status.folder
     aside = folder.with_name(f"{ASIDE}{secrets.token_hex(8)}")
     with run_dir_lock(folder):
         folder.rename(aside)
         shutil.rmtree(aside)
 
 
-def tidy(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what cut removals left in a sweep's folder."""
     for aside in folder.glob(f"{ASIDE}*"):
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def let_go(standing: Standing) -> None:
+def remove_checkpoints(run_status: RunStatus) -> None:
     """Remove the checkpoints of a complete run: with what a method remembers they are large.
 
     A sweep never goes on from them, since a run with more rounds is another run.
     """
-    shutil.rmtree(standing.folder / CHECKPOINTS, ignore_errors=True)
+    shutil.rmtree(run_status.folder / CHECKPOINTS, ignore_errors=True)
 
 
 def _held(folder: Path) -> Iterator[tuple[str, str]]:
@@ -113,7 +113,7 @@ def _held(folder: Path) -> Iterator[tuple[str, str]]:
 
 def _placed(
     folder: Path, run: PlannedRun, same: Sequence[str], others: Collection[str]
-) -> Standing:
+) -> RunStatus:
     """Return where the run is or will be, and what is to be done about it.
 
     Args:
@@ -123,17 +123,19 @@ def _placed(
         others: of those that hold another run of the plan.
     """
     if not any(name in same for name in run.names):
-        copies = [_standing(run.below(folder, name)) for name in same]
-        complete = [copy for copy in copies if copy.to == "nothing"]
-        begun = sorted((copy for copy in copies if copy.to == "resume"), key=lambda one: -one.done)
+        copies = [_run_status(run.below(folder, name)) for name in same]
+        complete = [copy for copy in copies if copy.action == "nothing"]
+        begun = sorted(
+            (copy for copy in copies if copy.action == "resume"), key=lambda one: -one.done
+        )
         if best := [*complete, *begun]:  # the others may be anybody's; nothing is removed there
             return best[0]
     free = [name for name in run.names if name in same or name not in others]
     name = next((name for name in run.names if name in same), (free or run.names)[0])
-    return _standing(run.below(folder, name))
+    return _run_status(run.below(folder, name))
 
 
-def _standing(run: PlannedRun) -> Standing:
+def _run_status(run: PlannedRun) -> RunStatus:
     path = Path(run.config.out) / run.name
     head, torn = newest_head(path / CHECKPOINTS)
     has_records = (path / RECORDS).exists()
@@ -145,18 +147,18 @@ def _standing(run: PlannedRun) -> Standing:
                 f"{CONFIG_FILE} of {path.name} is {what}: what was done there is not known; put it "
                 "back, or remove that folder to have the run done again"
             )
-        return Standing(run, "start")
+        return RunStatus(run, "start")
     try:
-        written = substance(parse(known))
+        written = identifying_settings(parse(known))
     except ConfigError as error:
         raise ConfigError(f"the {CONFIG_FILE} of {path.name} cannot be used: {error}") from error
-    if changes := _changes(written, substance(run.config)):
+    if changes := _changes(written, identifying_settings(run.config)):
         raise ConfigError(f"{path.name}: {changes}")
     if _is_complete(path):
-        return Standing(run, "nothing", run.config.rounds)
+        return RunStatus(run, "nothing", run.config.rounds)
     if head is not None:
-        return Standing(run, "resume", head.round)
-    return Standing(run, "start over" if has_records else "start")
+        return RunStatus(run, "resume", head.round)
+    return RunStatus(run, "start over" if has_records else "start")
 
 
 def _is_complete(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from common.config import LONGEST_NAME, NOT_IN_RESULTS, RunConfig, parse
 from common.errors import ConfigError
 from common.methods import METHODS
-from deploy.config_input import placed
+from deploy.config_input import with_absolute_paths
 from deploy.sweep.plan import Plan, Point
 
 SEEN = {"rounds", "eval-every", "diagnostics", "conformal"}  # no model depends on them; results do
@@ -52,7 +52,7 @@ class PlannedRun:
         return replace(self, name=its, config=replace(self.config, name=its, out=str(folder)))
 
 
-def substance(config: RunConfig) -> dict[str, Any]:
+def identifying_settings(config: RunConfig) -> dict[str, Any]:
     """Return what a run is: all settings but names, places, and those of methods not in use."""
     others = METHODS.keys() - {config.method}
     flat = config.to_flat()
@@ -62,8 +62,8 @@ def substance(config: RunConfig) -> dict[str, Any]:
 
 
 def identity(config: RunConfig) -> str:
-    """Return a digest of `substance`; runs that agree in it do the same work."""
-    return _digest(substance(config))
+    """Return a digest of `identifying_settings`; runs that agree in it do the same work."""
+    return _digest(identifying_settings(config))
 
 
 def runs_of(plan: Plan) -> list[PlannedRun]:
@@ -76,7 +76,7 @@ def runs_of(plan: Plan) -> list[PlannedRun]:
     found: dict[str, tuple[Point, RunConfig]] = {}
     for point in plan.points():
         try:
-            config = _plain(placed(parse(point.flat)))
+            config = _plain(with_absolute_paths(parse(point.flat)))
         except ConfigError as error:
             for problem in str(error).split("\n  ")[1:] or [str(error)]:
                 problems.setdefault(problem, []).append(str(point))

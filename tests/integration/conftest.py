@@ -14,7 +14,7 @@ from common.config import parse
 from common.runs.outcome import Outcome
 from common.runs.records import RoundRecord, read_records
 from deploy.engines import ENGINES, Resources
-from deploy.engines.runner import carry_out
+from deploy.engines.runner import run_experiment
 from server_app.run_dir.run_dir import LOG, WEIGHTS
 from tests.folders import write_pictures
 
@@ -61,7 +61,9 @@ def carried_out(tmp_path: Path) -> Runner:
         flat = {**SMALL, "out": str(tmp_path / "runs"), "name": name, **(settings or {})}
         config, screen = parse(flat), io.StringIO()
         console = Console(file=screen, width=200)
-        outcome = carry_out(config, ENGINES["inline"], Resources(workers), console, config.method)
+        outcome = run_experiment(
+            config, ENGINES["inline"], Resources(workers), console, config.method
+        )
         folder = tmp_path / "runs" / name
         return Ran(folder, outcome, read_records(folder), fingerprint(folder), screen.getvalue())
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.config import RunConfig
 from common.errors import ConfigError
-from deploy.config_input import described, flatten, read_file, read_pair, run_config
+from deploy.config_input import describe_data, flatten, read_file, read_pair, run_config
 
 
 def test_tables_become_dotted_keys() -> None:
@@ -96,9 +96,9 @@ def test_places_are_relative_to_where_the_command_is_typed(
 
 
 def test_a_run_is_described_in_a_line() -> None:
-    said = described(run_config(None, ["data.alpha=0.5", "clients=8", "participation=0.5"], {}))
+    said = describe_data(run_config(None, ["data.alpha=0.5", "clients=8", "participation=0.5"], {}))
     assert "digits, 8 clients, dirichlet-client alpha 0.5, mlp, 4 clients a round" in said
-    assert "alpha" not in described(run_config(None, ["data.partition=iid"], {}))
+    assert "alpha" not in describe_data(run_config(None, ["data.partition=iid"], {}))
 
 
 def test_a_config_file_without_end_is_refused() -> None:

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore.run import Run
 
-from deploy.engines import ENGINES, passed_over, simulation
+from deploy.engines import ENGINES, ignored_variable_warning, simulation
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from deploy.engines.simulation import (
     MARK,
@@ -68,7 +68,9 @@ def test_only_the_engine_that_would_join_a_ray_cluster_says_that_it_does_not(
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         if address is not None:
             monkeypatch.setenv("RAY_ADDRESS", address)
-        assert bool(passed_over(engine)) == (engine == "simulation" and address == "auto")
+        assert bool(ignored_variable_warning(engine)) == (
+            engine == "simulation" and address == "auto"
+        )
 
 
 class TestInlineGrid:

@@ -17,7 +17,7 @@ from common.runs.json_file import RecordError
 from common.runs.memory_note import write_memory_note
 from common.runs.outcome import Outcome, write_outcome
 from common.runs.records import RECORDS, Recorder, RoundRecord
-from deploy.engines.progress import Pace, Standing, Tail, follow, lines_about, picture
+from deploy.engines.progress import Pace, RunProgress, Tail, follow, lines_about, picture
 
 DONE = Outcome("completed", "3 rounds", 3, 1.0)
 
@@ -249,17 +249,17 @@ def test_ctrl_c_passes_through_and_gives_the_cursor_back(tmp_path: Path, termina
     assert threading.active_count() == threads
 
 
-def test_the_standing_counts_everything_and_keeps_the_last_of_each() -> None:
-    standing = Standing()
+def test_run_progress_counts_everything_and_keeps_the_last_of_each() -> None:
+    progress = RunProgress()
     for one in (
         record(1, dropped={"1": "a", "2": "b"}, evaluation=evaluation_of(5)),
         record(2, void="v"),
         record(3, dropped={"3": "c"}, evaluation=evaluation_of()),
     ):
-        standing = standing.after(one)
-    assert (standing.round, standing.drops, standing.voids) == (3, 3, 1)
-    assert standing.last_drop == "round 3, client 3: c"
-    assert standing.evaluated == 1
+        progress = progress.after(one)
+    assert (progress.round, progress.drops, progress.voids) == (3, 3, 1)
+    assert progress.last_drop == "round 3, client 3: c"
+    assert progress.evaluated == 1
 
 
 @pytest.mark.parametrize(
@@ -276,6 +276,6 @@ def test_the_pace_is_in_the_unit_that_reads_well(pace: Pace, says: str, left: st
 
 def test_the_picture_fits_a_narrow_terminal_and_a_run_of_no_rounds() -> None:
     out = io.StringIO()
-    standing = Standing(last_drop="x" * 300, drops=1)
-    Console(file=out, width=80).print(picture(standing, Pace(0, 0.0), "FedMGDA+", 0))
+    progress = RunProgress(last_drop="x" * 300, drops=1)
+    Console(file=out, width=80).print(picture(progress, Pace(0, 0.0), "FedMGDA+", 0))
     assert max(map(len, out.getvalue().splitlines())) <= 80

@@ -18,7 +18,7 @@ from common.runs.memory_note import read_memory_note, write_memory_note
 from common.runs.outcome import Outcome, read_outcome, write_outcome
 from common.runs.records import RECORDS, Recorder, RoundRecord
 from deploy.engines import Resources, runner
-from deploy.engines.runner import carry_out, resources
+from deploy.engines.runner import resources, run_experiment
 from deploy.system.signals import run_dir_lock, stop_signals_ignored
 from server_app.run_dir.run_dir import RunDir
 from server_app.state import ServerState
@@ -64,7 +64,7 @@ def folder(config: RunConfig) -> Path:
 
 
 def go(config: RunConfig, job: Job) -> Outcome:
-    return carry_out(config, job, Resources(1), Console(file=io.StringIO()), "fedavg")
+    return run_experiment(config, job, Resources(1), Console(file=io.StringIO()), "fedavg")
 
 
 def raising(error: BaseException) -> Callable[[], None]:

@@ -17,9 +17,9 @@ from common.runs.outcome import Outcome, write_outcome
 from common.runs.records import RoundRecord
 from deploy.cli.main import cli
 from deploy.sweep import command
-from deploy.sweep.jobs import Lane, Watcher
+from deploy.sweep.jobs import JobSlot, SweepMonitor
 from deploy.sweep.jobs import Result as Ended
-from deploy.sweep.run_status import Standing
+from deploy.sweep.run_status import RunStatus
 from server_app.run_dir.run_dir import RunDir
 
 PLAN = """
@@ -37,13 +37,13 @@ Type = Callable[..., Result]
 
 
 def do_at_once(
-    todo: Sequence[Standing], room: Sequence[Lane], engine: str, watcher: Watcher
+    todo: Sequence[RunStatus], room: Sequence[JobSlot], engine: str, monitor: SweepMonitor
 ) -> list[Ended]:
-    """What `carry_out` does, without processes: a run with seed 13 fails."""
+    """What `run_all` does, without processes: a run with seed 13 fails."""
     results = []
-    for standing in todo:
-        config = standing.run.config
-        folder = RunDir.open(replace(config, resume=standing.to == "resume"))
+    for run_status in todo:
+        config = run_status.run.config
+        folder = RunDir.open(replace(config, resume=run_status.action == "resume"))
         is_bad = config.seed == 13
         if not is_bad:
             scores = {"0": ClientScore(10, 5 + config.seed, 1.0), "1": ClientScore(10, 7, 1.0)}
@@ -51,15 +51,15 @@ def do_at_once(
                 RoundRecord(1, 0.1, ["0"], ["0"], evaluation=Evaluation.of(scores, {}))
             )
             write_outcome(folder.path, Outcome("completed", "1 rounds", 1, 1.0))
-        results.append(Ended(standing, "failed" if is_bad else "completed", "bad luck", 1.0))
-        watcher.ended(results[-1])
+        results.append(Ended(run_status, "failed" if is_bad else "completed", "bad luck", 1.0))
+        monitor.ended(results[-1])
     return results
 
 
 @pytest.fixture
 def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "carry_out", do_at_once)
+    monkeypatch.setattr(command, "run_all", do_at_once)
     (tmp_path / "plan.toml").write_text(PLAN)
 
     def go(*arguments: str) -> Result:

@@ -19,30 +19,30 @@ from common.errors import DeployError
 from common.runs.outcome import Outcome, write_outcome
 from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 from deploy.sweep import jobs
-from deploy.sweep.jobs import Lane, Result, carry_out, lanes
+from deploy.sweep.jobs import JobSlot, Result, job_slots, run_all
 from deploy.sweep.plan import Plan
-from deploy.sweep.progress import Tally, line_about, watching
-from deploy.sweep.run_status import Standing
+from deploy.sweep.run_status import RunStatus
 from deploy.sweep.runs import runs_of
+from deploy.sweep.sweep_progress import SweepTally, line_about, monitoring
 from deploy.system.process_group import ProcessGroup
 
 CPU = parse({"train.device": "cpu"})
 
 
-def waiting(folder: Path, *methods: str, to: Any = "start", **base: Any) -> list[Standing]:
+def waiting(folder: Path, *methods: str, to: Any = "start", **base: Any) -> list[RunStatus]:
     settings = {"rounds": 10, **base}
     runs = runs_of(Plan("x", base=settings, grid={"method": list(methods)}))
-    return [Standing(run.below(folder), to) for run in runs]
+    return [RunStatus(run.below(folder), to) for run in runs]
 
 
 @dataclass
 class Seen:
-    """A watcher that remembers."""
+    """A monitor that remembers."""
 
     most: int = 0
     results: list[Result] = field(default_factory=list)
 
-    def look(self, running: Sequence[Standing], waiting: Sequence[Standing]) -> None:
+    def look(self, running: Sequence[RunStatus], waiting: Sequence[RunStatus]) -> None:
         self.most = max(self.most, len(running))
 
     def ended(self, result: Result) -> None:
@@ -62,28 +62,30 @@ class TestLanes:
         monkeypatch.setattr("torch.cuda.device_count", lambda: count)
 
     def test_one_run_a_core(self) -> None:
-        assert lanes([CPU] * 20, 0) == [Lane(1, {})] * 8
+        assert job_slots([CPU] * 20, 0) == [JobSlot(1, {})] * 8
 
     def test_fewer_runs_share_the_cores(self) -> None:
-        assert lanes([CPU] * 3, 0) == [Lane(2, {})] * 3
-        assert lanes([CPU] * 20, 2) == [Lane(4, {})] * 2
+        assert job_slots([CPU] * 3, 0) == [JobSlot(2, {})] * 3
+        assert job_slots([CPU] * 20, 2) == [JobSlot(4, {})] * 2
 
     def test_one_run_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus(monkeypatch, 2)
-        both = [Lane(4, {jobs.GPUS: "0"}), Lane(4, {jobs.GPUS: "1"})]
-        assert lanes([parse({})] * 20, 0) == both
-        assert lanes([CPU, parse({})] * 5, 0) == both
+        both = [JobSlot(4, {jobs.GPUS: "0"}), JobSlot(4, {jobs.GPUS: "1"})]
+        assert job_slots([parse({})] * 20, 0) == both
+        assert job_slots([CPU, parse({})] * 5, 0) == both
         monkeypatch.setenv(jobs.GPUS, "3, 5")
-        assert [lane.env[jobs.GPUS] for lane in lanes([parse({})] * 9, 4)] == ["3", "5", "3", "5"]
+        slots = job_slots([parse({})] * 9, 4)
+        assert [slot.env[jobs.GPUS] for slot in slots] == ["3", "5", "3", "5"]
 
     def test_no_gpu_is_no_reason_to_stop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus(monkeypatch, 0)
-        assert lanes([parse({})] * 20, 0) == [Lane(1, {})] * 8
+        assert job_slots([parse({})] * 20, 0) == [JobSlot(1, {})] * 8
 
     def test_torch_is_not_loaded_for_runs_on_the_cpu(self) -> None:
         code = (
             "import sys; from common.config import parse; from deploy.sweep import command, jobs; "
-            "jobs.lanes([parse({'train.device': 'cpu'})] * 3, 0); sys.exit('torch' in sys.modules)"
+            "jobs.job_slots([parse({'train.device': 'cpu'})] * 3, 0); "
+            "sys.exit('torch' in sys.modules)"
         )
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -104,7 +106,7 @@ class TestProcesses:
 
     line = ""
 
-    def do(self, todo: Sequence[Standing], line: str, room: int = 2, rounds: int = 10) -> Seen:
+    def do(self, todo: Sequence[RunStatus], line: str, room: int = 2, rounds: int = 10) -> Seen:
         """Do the runs; where the line does not exit, it leaves what a run of these rounds does."""
         made = Path(todo[0].run.config.out) / "made"
         made.mkdir()
@@ -113,7 +115,7 @@ class TestProcesses:
             Recorder(made / RECORDS).append(RoundRecord(number, 0.1, [], []))
         TestProcesses.line = f'{line}\ncp {shlex.quote(str(made))}/* "$0"'
         seen = Seen()
-        assert carry_out(todo, [Lane(1, {})] * room, "inline", seen) == seen.results
+        assert run_all(todo, [JobSlot(1, {})] * room, "inline", seen) == seen.results
         return seen
 
     def test_as_many_at_once_as_there_is_room(self, tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ class TestProcesses:
     def test_a_folder_that_cannot_be_made_fails_that_run_alone(self, tmp_path: Path) -> None:
         (tmp_path / "fedavg").touch()
         seen = self.do(waiting(tmp_path, "fedavg", "afl"), "true")
-        assert {r.standing.run.name: r.status for r in seen.results} == {
+        assert {r.run_status.run.name: r.status for r in seen.results} == {
             "fedavg": "failed",
             "afl": "completed",
         }
@@ -187,7 +189,7 @@ class TestProcesses:
             raise OSError(ENOSPC, "No space left on device")
 
         monkeypatch.setattr("os.fsync", full)
-        [result] = carry_out(waiting(tmp_path, "fedavg"), [Lane(1, {})], "inline", Seen())
+        [result] = run_all(waiting(tmp_path, "fedavg"), [JobSlot(1, {})], "inline", Seen())
         assert "No space left" in result.message
         assert list((tmp_path / "fedavg").iterdir()) == []
 
@@ -195,14 +197,14 @@ class TestProcesses:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Impatient(Seen):
-            def look(self, running: Sequence[Standing], waiting: Sequence[Standing]) -> None:
+            def look(self, running: Sequence[RunStatus], waiting: Sequence[RunStatus]) -> None:
                 if (tmp_path / "fedavg" / "up").exists():
                     raise KeyboardInterrupt
 
         TestProcesses.line = "echo $$ > \"$0/up\"; trap '' TERM; sleep 60"
         monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.1)
         with pytest.raises(KeyboardInterrupt):
-            carry_out(waiting(tmp_path, "fedavg"), [Lane(1, {})], "inline", Impatient())
+            run_all(waiting(tmp_path, "fedavg"), [JobSlot(1, {})], "inline", Impatient())
         pid = int((tmp_path / "fedavg" / "up").read_text())
         assert not Path(f"/proc/{pid}").exists()
 
@@ -219,7 +221,7 @@ class TestShown:
 
     def test_the_estimate_weighs_rounds_and_knows_methods(self, tmp_path: Path) -> None:
         fast, slow, unknown = waiting(tmp_path, "fedavg", "fedpcd", "afl")
-        tally = Tally(total=6, lanes=1)
+        tally = SweepTally(total=6, job_slots=1)
         assert tally.seconds_left([], [fast]) is None
         tally.ended(Result(fast, "completed", "", 10.0))  # 1 s a round
         assert tally.seconds_left([], [slow]) == pytest.approx(10.0)
@@ -230,7 +232,7 @@ class TestShown:
         tally.ended(Result(unknown, "failed", "why", 500.0))  # tells nothing of the pace
         assert tally.seconds_left([], [unknown]) == pytest.approx(10 * 25 / 15)
         assert str(tally) == "2 of 6 runs done, 1 failed, 3 left"
-        two = replace(tally, lanes=2)
+        two = replace(tally, job_slots=2)
         assert two.seconds_left([], [slow] * 4) == pytest.approx(60.0)
         assert two.seconds_left([(slow, 0)], []) == pytest.approx(30.0)  # one cannot be halved
 
@@ -239,10 +241,10 @@ class TestShown:
         good, bad = waiting(tmp_path, "fedavg", "fedpcd")
         out = io.StringIO()
         console = Console(file=out, force_terminal=terminal, width=100)
-        with watching(console, 3, 2) as watcher:
-            watcher.look([good, bad], [])
-            watcher.ended(Result(good, "completed", "", 61.0))
-            watcher.ended(Result(bad, "failed", "no [data]", 1.0))
+        with monitoring(console, 3, 2) as monitor:
+            monitor.look([good, bad], [])
+            monitor.ended(Result(good, "completed", "", 61.0))
+            monitor.ended(Result(bad, "failed", "no [data]", 1.0))
         said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
         assert "fedavg done in 1:01: nothing evaluated" in said
         assert "fedpcd failed after 0:01: no [data]" in said

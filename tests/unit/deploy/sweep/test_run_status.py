@@ -11,7 +11,7 @@ from common.runs.outcome import Outcome, write_outcome
 from common.runs.records import RoundRecord
 from deploy.report.run_data import discover
 from deploy.sweep.plan import Plan, Variant
-from deploy.sweep.run_status import Standing, clear, standings, tidy
+from deploy.sweep.run_status import RunStatus, remove_leftovers, remove_unfinished_run, run_statuses
 from deploy.sweep.runs import PlannedRun, runs_of
 from deploy.system.signals import run_dir_lock
 from server_app.run_dir.run_dir import RunDir
@@ -31,34 +31,34 @@ def begun(folder: Path, *, name: str = "fedavg-seed1", **base: Any) -> RunDir:
     return RunDir.open(PlannedRun(name, "", run.config).below(folder).config)
 
 
-def look(folder: Path, **base: Any) -> Standing:
-    [found] = standings(folder, planned(**base))
+def look(folder: Path, **base: Any) -> RunStatus:
+    [found] = run_statuses(folder, planned(**base))
     return found
 
 
 def test_an_empty_folder_is_started_in(tmp_path: Path) -> None:
     found = look(tmp_path)
-    assert (found.to, found.folder) == ("start", tmp_path / "fedavg-seed1")
+    assert (found.action, found.folder) == ("start", tmp_path / "fedavg-seed1")
     begun(tmp_path)
-    assert look(tmp_path).to == "start"
+    assert look(tmp_path).action == "start"
 
 
 def test_a_run_that_was_cut_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     folder.save_record(ROUND)
-    assert look(tmp_path).to == "start over"
+    assert look(tmp_path).action == "start over"
     folder.save_state(ServerState(1, np.ones(1, np.float32), {}, None))
     found = look(tmp_path)
-    assert (found.to, found.done) == ("resume", 1)
+    assert (found.action, found.done) == ("resume", 1)
     write_outcome(folder.path, Outcome("stopped", "by the user", 1, 1.0))
-    assert look(tmp_path).to == "resume"
+    assert look(tmp_path).action == "resume"
 
 
 def test_a_complete_run_is_left_alone_whatever_its_checkpoints(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     folder.save_record(ROUND)
     write_outcome(folder.path, Outcome("completed", "2 rounds", 2, 1.0))
-    assert look(tmp_path).to == "nothing"
+    assert look(tmp_path).action == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_places_and_other_methods_settings_make_no_difference(
     other: dict[str, Any], tmp_path: Path
 ) -> None:
     write_outcome(begun(tmp_path).path, Outcome("completed", "2 rounds", 2, 1.0))
-    assert look(tmp_path, **other).to == "nothing"
+    assert look(tmp_path, **other).action == "nothing"
 
 
 def test_a_run_that_a_smaller_plan_named_otherwise_is_found(tmp_path: Path) -> None:
     write_outcome(begun(tmp_path, name="before").path, Outcome("completed", "2 rounds", 2, 1.0))
     found = look(tmp_path)
-    assert (found.to, found.run.name, found.folder.name) == ("nothing", "before", "before")
+    assert (found.action, found.run.name, found.folder.name) == ("nothing", "before", "before")
 
 
 def done(folder: RunDir) -> None:
@@ -116,19 +116,19 @@ def test_a_copy_never_takes_the_place_of_the_run_under_its_own_name(tmp_path: Pa
     begun(tmp_path, name="backup-before-trying").save_record(ROUND)
     done(begun(tmp_path))
     found = look(tmp_path)
-    assert (found.to, found.run.name) == ("nothing", "fedavg-seed1")
+    assert (found.action, found.run.name) == ("nothing", "fedavg-seed1")
 
 
 def test_of_copies_under_other_names_the_one_that_got_furthest_is_the_run(tmp_path: Path) -> None:
     begun(tmp_path, name="a", rounds=3).save_record(ROUND)
-    assert look(tmp_path, rounds=3).to == "start"
+    assert look(tmp_path, rounds=3).action == "start"
     for name, rounds in (("b", 1), ("c", 2), ("d", 1)):
         begun(tmp_path, name=name, rounds=3).save_state(at(rounds))
     found = look(tmp_path, rounds=3)
-    assert (found.to, found.run.name, found.done) == ("resume", "c", 2)
+    assert (found.action, found.run.name, found.done) == ("resume", "c", 2)
     done(begun(tmp_path, name="e", rounds=3))
     found = look(tmp_path, rounds=3)
-    assert (found.to, found.run.name) == ("nothing", "e")
+    assert (found.action, found.run.name) == ("nothing", "e")
 
 
 @pytest.mark.parametrize("records", [True, False])
@@ -139,14 +139,14 @@ def test_a_folder_found_by_its_config_alone_is_left_alone_where_it_has_no_checkp
     if records:
         folder.save_record(ROUND)
     found = look(tmp_path)
-    assert (found.to, found.run.name) == ("start", "fedavg-seed1")
+    assert (found.action, found.run.name) == ("start", "fedavg-seed1")
 
 
 @pytest.mark.parametrize("text", ["", "method = ", "[data]\n", 'rounds = "2"\n'])
 def test_a_torn_config_of_a_run_that_did_nothing_yet_is_a_start(text: str, tmp_path: Path) -> None:
     folder = begun(tmp_path)
     (folder.path / "config.toml").write_text(text)
-    assert look(tmp_path).to == "start"
+    assert look(tmp_path).action == "start"
     assert begun(tmp_path).path == folder.path  # writes its config again
     assert "rounds = 2" in (folder.path / "config.toml").read_text()
 
@@ -173,9 +173,9 @@ def test_a_run_whose_outcome_is_torn_has_not_ended(text: str, tmp_path: Path) ->
     folder = begun(tmp_path)
     folder.save_record(ROUND)
     (folder.path / "outcome.json").write_text(text)
-    assert look(tmp_path).to == "start over"
+    assert look(tmp_path).action == "start over"
     folder.save_state(at(1))
-    assert look(tmp_path).to == "resume"
+    assert look(tmp_path).action == "resume"
 
 
 @pytest.mark.parametrize(
@@ -205,22 +205,22 @@ def test_a_run_whose_outcome_is_torn_has_not_ended(text: str, tmp_path: Path) ->
 def test_a_new_run_whose_name_another_of_the_plan_has_gets_its_digest(
     small: Plan, large: Plan, complete: bool, tmp_path: Path
 ) -> None:
-    [kept] = standings(tmp_path, runs_of(small))
+    [kept] = run_statuses(tmp_path, runs_of(small))
     folder = RunDir.open(kept.run.config)
     folder.save_record(ROUND)
     if complete:
         done(folder)
-    new, old = found = standings(tmp_path, runs_of(large))
-    assert (new.to, new.run.name) == ("start", f"{kept.run.name}-{new.run.identity[:8]}")
-    assert (old.to, old.run.name) == (
+    new, old = found = run_statuses(tmp_path, runs_of(large))
+    assert (new.action, new.run.name) == ("start", f"{kept.run.name}-{new.run.identity[:8]}")
+    assert (old.action, old.run.name) == (
         ("nothing", kept.run.name)
         if complete
         else ("start", f"{kept.run.name}-{old.run.identity[:8]}")
     )
     RunDir.open(new.run.config).save_record(ROUND)
-    again = standings(tmp_path, runs_of(large))
+    again = run_statuses(tmp_path, runs_of(large))
     assert [one.run.name for one in again] == [one.run.name for one in found]
-    assert again[0].to == "start over"
+    assert again[0].action == "start over"
 
 
 def test_a_removal_that_is_cut_leaves_no_run_and_is_finished_later(
@@ -236,13 +236,13 @@ def test_a_removal_that_is_cut_leaves_no_run_and_is_finished_later(
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            clear(found)
+            remove_unfinished_run(found)
     [left] = tmp_path.iterdir()
     assert (left / "records.jsonl").exists()
-    assert look(tmp_path).to == "start"
+    assert look(tmp_path).action == "start"
     with pytest.raises(ConfigError, match="there is no run in"):
         discover([tmp_path])
-    tidy(tmp_path)
+    remove_leftovers(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -251,7 +251,7 @@ def test_nothing_is_removed_while_another_process_is_at_work_there(tmp_path: Pat
     folder.save_record(ROUND)
     found = look(tmp_path)
     with run_dir_lock(folder.path), pytest.raises(ConfigError, match="another process"):
-        clear(found)
+        remove_unfinished_run(found)
     assert folder.path.exists()
-    clear(found)
+    remove_unfinished_run(found)
     assert not folder.path.exists()

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from common.config import LONGEST_NAME, parse
 from common.methods import METHODS
 from deploy.sweep.plan import Plan, Variant
-from deploy.sweep.runs import identity, runs_of, substance
+from deploy.sweep.runs import identifying_settings, identity, runs_of
 
 METHOD_NAMES = some.sampled_from(sorted(METHODS))
 
@@ -114,4 +114,4 @@ def test_what_a_run_is_leaves_out_names_and_places_and_nothing_else() -> None:
     assert identity(parse({"method": "fedavg", **same})) == identity(one)
     for key, value in other.items():
         assert identity(parse({"method": "fedavg", key: value})) != identity(one)
-        assert key in substance(one)
+        assert key in identifying_settings(one)
