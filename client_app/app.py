@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 
 from client_app.client_data import ClientData, load_client_data
 from client_app.conformal import calibrate, cover
@@ -22,6 +21,7 @@ from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
 from common.conformal.replies import CALIBRATE, COVER, read_coverage_request
 from common.errors import ClientError, DataError, FedError, WireError
+from common.flower_internals import ErrorCode
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
 from common.wire.arrays import FlatCodec
 from common.wire.content import CONFIG, METRICS, records_of

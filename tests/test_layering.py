@@ -25,6 +25,7 @@ FORBIDDEN = {
     "deploy": {"tests"},
 }
 FLOWER = {  # beside deploy/engines
+    "common/flower_internals.py",
     "common/wire/arrays.py",
     "common/wire/content.py",
     "common/wire/messages.py",
@@ -50,7 +51,7 @@ FLOWER = {  # beside deploy/engines
 CIFAR = "common/data/sources/cifar.py"  # its unpickler builds arrays only
 TORCH_IN_COMMON = ("common/models/", "common/data/image_batches.py")
 ORDER = [  # an arrow inside common goes from a later group to the same or an earlier one
-    {"errors", "io", "malloc", "types", "rng", "parallel"},
+    {"errors", "flower_internals", "io", "malloc", "types", "rng", "parallel"},
     {"layout", "client_vectors", "fairness", "statistics", "settings", "geometry", "conformal"},
     {"methods", "models", "data", "diagnostics", "runs"},
     {"config"},
@@ -136,6 +137,18 @@ def test_only_the_edges_import_flower() -> None:
         for name, tree in FILES.items()
         if name not in FLOWER and not name.startswith("deploy/engines/")
         if "flwr" in tops(imports(tree))
+    ]
+    assert not offenders, show(offenders)
+
+
+def test_one_module_alone_imports_what_is_not_public_in_flower() -> None:
+    public = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation")
+    offenders = [
+        f"{name}: {module}"
+        for name, tree in FILES.items()
+        if name != "common/flower_internals.py"
+        for module in imports(tree)
+        if module.startswith("flwr.") and not module.startswith(public)
     ]
     assert not offenders, show(offenders)
 

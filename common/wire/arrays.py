@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from flwr.common.constant import SType
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from common.errors import WireError
+from common.flower_internals import SType
 from common.geometry import all_finite
 from common.layout import Layout, Tensor
 from common.types import Buffers, Vector

@@ -4,7 +4,8 @@ import logging
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
+
+from common.flower_internals import ErrorCode
 
 logger = logging.getLogger("flwr")
 

@@ -11,8 +11,9 @@ from queue import Empty, Queue, SimpleQueue
 from typing import Any
 
 from flwr.app import Message
-from flwr.server.superlink.fleet.vce import vce_api
 from flwr.serverapp import Grid
+
+from common.flower_internals import vce_api
 
 STOP_SECONDS = 0.5  # until it is noticed that the run is over
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from common.config import RunConfig
+from common.flower_internals import SUPERLINK_NODE_ID, ErrorCode, Run, TaskIdentity
 from deploy.engines.base import Resources
 from deploy.engines.client_call import answer
 from server_app.app import run

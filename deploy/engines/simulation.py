@@ -24,12 +24,12 @@ from typing import Any
 import psutil
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from rich.text import Text
 
 from common.config import RunConfig, parse
 from common.data.sources import data_root
+from common.flower_internals import ErrorCode
 from deploy.engines.base import Resources
 from deploy.engines.client_call import answer
 from deploy.system.flower_env import QUIET

@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flwr.common.constant import HEARTBEAT_PATIENCE
-from flwr.proto.control_pb2 import ListNodesRequest
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from common.flower_internals import (
+    HEARTBEAT_PATIENCE,
+    ControlHttpClient,
+    ListNodesRequest,
+    NodeInfo,
+    RuntimeVersionHttpInterceptor,
+)
 
 
 def described(node: NodeInfo) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from flwr.app import Error
-from flwr.common.constant import ErrorCode
 
+from common.flower_internals import ErrorCode
 from common.io.text import single_line
 
 REASONS: Mapping[int, str] = {

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from common.flower_internals import ErrorCode
 from common.types import ClientId, by_client
 from common.wire.messages import LATE_SECONDS
 from server_app.round.client_registry import ReadyClients

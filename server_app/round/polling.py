@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from httpx import HTTPError, TransportError  # raised by Flower's grid: refused, not reached
 
+from common.flower_internals import ErrorCode, ObjectPushError
 from common.io.text import single_line
 from server_app.round.error_reasons import is_lost
 

@@ -1,0 +1,65 @@
+"""The names of Flower that are not part of its public interface, in one place.
+
+Flower may move them with any release, so pyproject.toml pins its minor version, and a test names
+each one that is missing. Every name is imported on its first use: clients need only a few.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr.common.constant import HEARTBEAT_PATIENCE as HEARTBEAT_PATIENCE
+    from flwr.common.constant import SUPERLINK_NODE_ID as SUPERLINK_NODE_ID
+    from flwr.common.constant import ErrorCode as ErrorCode
+    from flwr.common.constant import SType as SType
+    from flwr.proto.control_pb2 import ListNodesRequest as ListNodesRequest
+    from flwr.proto.node_pb2 import NodeInfo as NodeInfo
+    from flwr.server.superlink.fleet.vce import vce_api as vce_api
+    from flwr.supercore.control import ControlHttpClient as ControlHttpClient
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError as ObjectPushError
+    from flwr.supercore.interceptors import (
+        RuntimeVersionHttpInterceptor as RuntimeVersionHttpInterceptor,
+    )
+    from flwr.supercore.run import Run as Run
+    from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
+
+MODULES = {
+    # the meaning of an error reply: a lost node, a failed client
+    "ErrorCode": "flwr.common.constant",
+    # the one serialisation of an Array: without it a reply could choose another
+    "SType": "flwr.common.constant",
+    # raised while a reply is still being uploaded
+    "ObjectPushError": "flwr.supercore.inflatable.inflatable_utils",
+    # the inline engine is a Grid of its own, and a Grid has a run and an identity
+    "Run": "flwr.supercore.run",
+    "SUPERLINK_NODE_ID": "flwr.common.constant",
+    "TaskIdentity": "flwr.supercore.task_identity",
+    # the simulation engine's queue of orders, see deploy/engines/handover.py
+    "vce_api": "flwr.server.superlink.fleet.vce",
+    # names and keys of clients, which `flwr supernode ls` does not print
+    "ControlHttpClient": "flwr.supercore.control",
+    "HEARTBEAT_PATIENCE": "flwr.common.constant",
+    "ListNodesRequest": "flwr.proto.control_pb2",
+    "NodeInfo": "flwr.proto.node_pb2",
+    "RuntimeVersionHttpInterceptor": "flwr.supercore.interceptors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import one of the names above.
+
+    Raises:
+        AttributeError: this is none of them.
+        ImportError: this version of Flower does not have it where it was.
+    """
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__} has no attribute {name!r}")
+    module = MODULES[name]
+    try:
+        found = getattr(import_module(module), name, None)
+    except ImportError as error:
+        raise ImportError(f"Flower has no module {module} any more, which has {name}") from error
+    if found is None:
+        found = import_module(f"{module}.{name}")
+    globals()[name] = found
+    return found
