@@ -31,7 +31,8 @@ from torch.nn.functional import cross_entropy
 from bench.command import add_json, at_least, carry_out, keep, print_tables
 from client_app.device import why_no_gpu
 from client_app.trainer import train
-from common.config import MODEL_NAMES, TrainConfig
+from common.config import MODEL_NAMES
+from common.config_groups import TrainConfig
 from common.data import Dataset, image_batches
 from common.data.image_batches import normalise
 from common.malloc import keep_freed_memory

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from client_app.device import Device, choose_device
-from common.config import DataConfig, RunConfig, parse
+from common.config import RunConfig, parse
+from common.config_groups import DataConfig
 from common.data import (
     FOLDER,
     OWN,

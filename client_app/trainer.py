@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.batches import TrainingBatches, batch_slices
 from client_app.cuda_graph import ComputeGradient, with_cuda_graph
-from common.config import TrainConfig
+from common.config_groups import TrainConfig
 from common.data.dataset import Dataset
 from common.data.image_batches import normalise
 from common.errors import ClientError

@@ -7,14 +7,18 @@ table with dotted keys ("train.lr"), and so does everything else here.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from common.data.image_folder.folder_options import FolderOptions
-from common.data.partition import PARTITIONS, PartitionOptions
+from common.config_groups import (
+    ConformalConfig,
+    DataConfig,
+    DiagnosticsConfig,
+    ServerConfig,
+    TrainConfig,
+)
 from common.data.sources import FOLDER, OWN, SOURCES
-from common.data.splits import MIN_TEST
 from common.errors import ConfigError, did_you_mean
 from common.methods import METHODS, Method
 from common.settings import Settings, key_of, setting
@@ -23,150 +27,6 @@ Flat = Mapping[str, Any]
 LONGEST_NAME = 100
 # A copy of the names in common.models, whose import loads torch.
 MODEL_NAMES = ("mlp", "cnn", "vgg11", "resnet8", "resnet18")
-
-
-@dataclass(frozen=True)
-class DataConfig(Settings):
-    """Which data, and how they are dealt to the clients."""
-
-    name: str = setting(
-        "digits",
-        "digits, fashion-mnist, cifar10, cifar100, folder:PATH (train/CLASS, test/CLASS), or own: "
-        "each client's own folder",
-    )
-    classes: str = setting(
-        "", "the federation's classes for own pictures, in order, separated by commas"
-    )
-    channels: int = setting(3, "channels of own pictures: 1 (grey) or 3 (RGB)", choices=(1, 3))
-    max_bad: float = setting(
-        FolderOptions.max_bad, "largest share of unusable files in a folder", low=0, high=1
-    )
-    root: str = setting(
-        "", "where data sets lie or are downloaded to; empty: $FEDKEEL_DATA or ./data"
-    )
-    download: bool = setting(True, "fetch a missing data set where there is a network")
-    image_size: int = setting(
-        0,
-        "side of the images of a folder; 0 keeps or chooses it, which own pictures do not allow",
-        low=0,
-        high=4096,
-    )
-    partition: str = setting(
-        "dirichlet-client", "how samples are dealt to clients", choices=tuple(PARTITIONS)
-    )
-    alpha: float = setting(
-        PartitionOptions.alpha, "Dirichlet concentration; small means skewed", low=0, open_low=True
-    )
-    shards_per_client: int = setting(
-        PartitionOptions.shards_per_client, "for the partition shards", low=1
-    )
-    min_size: int = setting(
-        0, "fewest samples of a client, for the partition dirichlet; 0 chooses it", low=0
-    )
-    equal_slices: bool = setting(
-        PartitionOptions.equal_slices,
-        "re-cut a dirichlet split into equal slices, as the published FedPVR code does",
-    )
-    test_fraction: float = setting(
-        0.2, "share of a client's samples kept for its test", low=0, high=1, open_high=True
-    )
-    calibration_fraction: float = setting(
-        0.0, "share of a client's samples kept for calibration", low=0, high=1, open_high=True
-    )
-    min_test: int = setting(
-        MIN_TEST, "fewest test samples of a client, at most half of what it has", low=0
-    )
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The federation's class list; empty if the data say it themselves."""
-        return tuple(map(str.strip, self.classes.split(","))) if self.classes else ()
-
-
-@dataclass(frozen=True)
-class TrainConfig(Settings):
-    """Local training."""
-
-    epochs: int = setting(1, "passes over a client's training data per round", low=1)
-    batch_size: int = setting(32, "samples per step", low=1)
-    lr: float = setting(0.1, "local learning rate of round 1", low=0, open_low=True)
-    lr_decay: float = setting(
-        0.999, "factor on the local learning rate per round", low=0, high=1, open_low=True
-    )
-    momentum: float = setting(0.0, "heavy-ball momentum", low=0, high=1, open_high=True)
-    weight_decay: float = setting(0.0, "L2 penalty", low=0)
-    augment: bool = setting(False, "random crop and, where it makes sense, flip")
-    drop_last: bool = setting(False, "leave out the last, incomplete batch of an epoch")
-    device: str = setting("auto", "where clients train", choices=("auto", "cpu", "cuda"))
-    threads: int = setting(1, "torch threads of a client", low=1, high=256)
-    precision: str = setting(
-        "float32",
-        "of convolutions and products while training; weights stay float32",
-        choices=("float32", "bfloat16"),
-    )
-    cuda_graph: bool = setting(
-        False, "issue a step to a GPU as one CUDA graph; clients on a CPU train as they do without"
-    )
-
-
-@dataclass(frozen=True)
-class ServerConfig(Settings):
-    """Rounds on the server."""
-
-    lr: float = setting(1.0, "server learning rate: w <- w - lr * direction", low=0, open_low=True)
-    quorum: int = setting(0, "clients that must be ready for a round; 0: all of `clients`", low=0)
-    over_selection: int = setting(
-        0, "clients asked beyond the cohort; the round uses the first replies", low=0
-    )
-    min_replies: int = setting(1, "fewer usable replies make the round void", low=1)
-    max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
-    retries: int = setting(
-        2, "times a round asks a client again whose process died or that went offline", low=0
-    )
-    patience: float = setting(
-        60.0, "seconds in which a client that went offline may come back to its round", low=0
-    )
-    start_timeout: float = setting(120.0, "seconds to wait for the quorum before a round", low=0)
-    round_timeout: float = setting(
-        3600.0, "seconds to wait for a round's replies", low=0, open_low=True
-    )
-    checkpoint_every: int = setting(5, "rounds between checkpoints; 0 keeps none", low=0)
-    keep_checkpoints: int = setting(2, "newest checkpoints kept", low=1)
-    on_disk: bool = setting(
-        False, "keep what the method remembers of clients in files instead of in memory"
-    )
-
-
-@dataclass(frozen=True)
-class DiagnosticsConfig(Settings):
-    """What is looked at beside the model; it changes no result."""
-
-    every: int = setting(
-        0, "rounds between diagnostics of the clients' updates; 0: none at all", low=0
-    )
-    probe: int = setting(
-        256, "test samples on which the layers of the clients are compared (CKA); 0: none", low=0
-    )
-    gradients: bool = setting(
-        False, "ask clients for two gradients over all their samples: the terms of FedPCD's theorem"
-    )
-
-
-@dataclass(frozen=True)
-class ConformalConfig(Settings):
-    """Conformal prediction sets of the final model, where clients keep calibration samples."""
-
-    miscoverage: float = setting(
-        0.1, "share of samples whose set may lack the true class", low=0, high=1, open_low=True,
-        open_high=True,
-    )  # fmt: skip
-    temperature: float = setting(1.0, "divides the logits", low=0, open_low=True)
-    randomised: bool = setting(True, "randomise the scores of APS and RAPS: smaller sets")
-    k_reg: int = setting(1, "RAPS: classes of a set that cost nothing", low=1)
-    lam: float = setting(0.1, "RAPS: what each further class costs", low=0, high=100)
-    bins: int = setting(
-        2000, "bins of the histogram in which a client tells its scores", low=10, high=100_000
-    )
 
 
 @dataclass(frozen=True)
@@ -278,11 +138,11 @@ def cohort_size(fraction: float, clients: int) -> int:
 
 
 def parse(flat: Flat) -> RunConfig:
-    """Return the run config, or tell every problem at once.
+    """Return the run config.
 
     Raises:
-        ConfigError: unknown keys (with the nearest known), wrong types, values out of range, and
-            combinations that cannot work.
+        ConfigError: lists every problem: unknown keys (with the nearest known key), wrong types,
+            values out of range, and combinations that cannot work.
     """
     problems: list[str] = []
     known = list(RunConfig().to_flat())
@@ -302,64 +162,74 @@ def parse(flat: Flat) -> RunConfig:
         name: kind.read(tables[name], f"{name}.", problems) for name, kind in GROUPS.items()
     }
     config = replace(top, methods=methods, **groups)
-    train = config.train
-    problems += config.chosen.config_problems(
-        lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay
-    )
-    if train.cuda_graph and train.device == "cpu":
-        problems.append("train.cuda-graph needs a GPU, but train.device is cpu")
-    if config.server.min_replies > config.cohort_size:
-        problems.append(
-            f"server.min-replies is {config.server.min_replies}, but a round asks only "
-            f"{config.cohort_size} of {config.clients} clients (participation "
-            f"{config.participation:g})"
-        )
-    if config.data.test_fraction + config.data.calibration_fraction >= 1:
-        problems.append(
-            "data.test-fraction and data.calibration-fraction leave nothing to train on"
-        )
-    if config.server.quorum > config.clients:
-        problems.append(
-            f"server.quorum is {config.server.quorum}, but the federation has {config.clients} "
-            "clients"
-        )
-    if config.data.name == OWN:
-        problems += _objections_to_own(config.data)
-    elif not config.data.name.startswith(FOLDER) and config.data.name not in SOURCES:
-        known_sources = [*SOURCES, f"{FOLDER}PATH", OWN]
-        hint = did_you_mean(config.data.name, known_sources)
-        there_are = ", ".join(known_sources)
-        problems.append(f'no data set is named "{config.data.name}"{hint}; there are: {there_are}')
-    if not config.local_lr(config.rounds) > 0:
-        problems.append(
-            f"train.lr {config.train.lr:g} with train.lr-decay {config.train.lr_decay:g} is 0 "
-            f"before round {config.rounds}; let it decay more slowly"
-        )
-    if config.name and not _plain(config.name):
-        problems.append(
-            f"name must be the name of a folder, of at most {LONGEST_NAME} bytes and without / or "
-            f"\\, not {config.name!r}; the run goes to out/name"
-        )
+    problems += [
+        *_train_problems(config),
+        *_server_problems(config),
+        *_data_problems(config.data),
+        *_run_problems(config),
+    ]
     if problems:
         raise ConfigError("\n  ".join(["the run config cannot be used:", *problems]))
     return config
 
 
-def _objections_to_own(data: DataConfig) -> list[str]:
-    """Return what clients with pictures of their own must be told and are not."""
-    problems = []
+def _train_problems(config: RunConfig) -> Iterator[str]:
+    train = config.train
+    yield from config.chosen.config_problems(
+        lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay
+    )
+    if train.cuda_graph and train.device == "cpu":
+        yield "train.cuda-graph needs a GPU, but train.device is cpu"
+
+
+def _server_problems(config: RunConfig) -> Iterator[str]:
+    server = config.server
+    if server.min_replies > config.cohort_size:
+        yield (
+            f"server.min-replies is {server.min_replies}, but a round asks only "
+            f"{config.cohort_size} of {config.clients} clients (participation "
+            f"{config.participation:g})"
+        )
+    if server.quorum > config.clients:
+        yield (f"server.quorum is {server.quorum}, but the federation has {config.clients} clients")
+
+
+def _data_problems(data: DataConfig) -> Iterator[str]:
+    if data.test_fraction + data.calibration_fraction >= 1:
+        yield "data.test-fraction and data.calibration-fraction leave nothing to train on"
+    if data.name == OWN:
+        yield from _own_data_problems(data)
+    elif not data.name.startswith(FOLDER) and data.name not in SOURCES:
+        known = [*SOURCES, f"{FOLDER}PATH", OWN]
+        hint = did_you_mean(data.name, known)
+        yield f'no data set is named "{data.name}"{hint}; there are: {", ".join(known)}'
+
+
+def _own_data_problems(data: DataConfig) -> Iterator[str]:
     names = data.class_names
     if len(names) < 2 or len(set(names)) < len(names) or "" in names:
-        problems.append(
+        yield (
             f'data.name="{OWN}" needs data.classes, at least two different names such as '
             f'"cat,dog", not "{data.classes}"'
         )
     if not data.image_size:
-        problems.append(f'data.name="{OWN}" needs data.image-size, the side that all clients use')
-    return problems
+        yield f'data.name="{OWN}" needs data.image-size, the side that all clients use'
 
 
-def _plain(name: str) -> bool:
+def _run_problems(config: RunConfig) -> Iterator[str]:
+    if not config.local_lr(config.rounds) > 0:
+        yield (
+            f"train.lr {config.train.lr:g} with train.lr-decay {config.train.lr_decay:g} is 0 "
+            f"before round {config.rounds}; let it decay more slowly"
+        )
+    if config.name and not _is_directory_name(config.name):
+        yield (
+            f"name must be the name of a folder, of at most {LONGEST_NAME} bytes and without / or "
+            f"\\, not {config.name!r}; the run goes to out/name"
+        )
+
+
+def _is_directory_name(name: str) -> bool:
     fits = len(name.encode()) <= LONGEST_NAME
     return fits and not name.startswith(".") and not any(sign in name for sign in "/\\\n")
 

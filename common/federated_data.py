@@ -3,7 +3,7 @@
 from functools import lru_cache
 from pathlib import Path
 
-from common.config import DataConfig
+from common.config_groups import DataConfig
 from common.data import Dataset, FolderOptions, PartitionOptions, Split, federate, load
 
 

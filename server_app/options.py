@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from common.config import ServerConfig
+from common.config_groups import ServerConfig
 from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.settings import Settings, same_setting, setting

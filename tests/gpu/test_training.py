@@ -16,7 +16,7 @@ from client_app.batches import TrainingBatches
 from client_app.device import why_no_gpu
 from client_app.evaluator import evaluate
 from client_app.trainer import train
-from common.config import TrainConfig
+from common.config_groups import TrainConfig
 from common.data import image_batches
 from common.methods import LocalRule
 from common.models import FlatModel, build

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import client_app.client_data
-from common.config import DataConfig
+from common.config_groups import DataConfig
 from common.data import Split, load
 from common.runs.client_scores import NO_EXAMPLES
 from tests.integration.conftest import Ran, Runner

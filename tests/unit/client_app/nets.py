@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from client_app.trainer import TrainingResult, train
-from common.config import TrainConfig
+from common.config_groups import TrainConfig
 from common.data import Dataset
 from common.methods import LocalRule
 from common.models import FlatModel

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.gradients import full_gradient, gradient_metrics
 from client_app.trainer import TrainingResult
-from common.config import TrainConfig
+from common.config_groups import TrainConfig
 from common.data.image_batches import normalise
 from common.models import Dropout
 from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, OWN_METRICS, SMOOTHNESS

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.trainer import _Optimiser, train
-from common.config import TrainConfig
+from common.config_groups import TrainConfig
 from common.data import Dataset
 from common.data.image_batches import normalise
 from common.methods import FedAvg, FedPVR, LocalRule, Method, Scaffold

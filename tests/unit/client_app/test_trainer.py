@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.trainer import TrainingResult
-from common.config import TrainConfig
+from common.config_groups import TrainConfig
 from common.data.image_batches import normalise
 from common.errors import ClientError
 from common.methods import METHODS, LocalRule, Method, Scaffold

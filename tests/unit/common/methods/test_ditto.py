@@ -8,7 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from client_app.trainer import _Optimiser
-from common.config import TrainConfig
+from common.config_groups import TrainConfig
 from common.methods import Ditto, FedAvg, LocalRule
 from common.models import FlatModel
 from common.types import Vector

@@ -1,0 +1,300 @@
+"""The commands that run experiments and show their results."""
+
+import time
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from common.config import GROUPS, RunConfig
+from common.errors import ConfigError, did_you_mean
+from common.methods import METHODS
+from common.settings import Range, Settings, key_of
+from deploy.cli import federation
+from deploy.config_input import describe_data, read_pair, read_targets, run_config, user_settings
+from deploy.federation.superlink_client import SuperLinkClient
+from deploy.sweep import command as sweeps
+from deploy.sweep.axes import crossed
+
+FAILED = 1
+console = Console(highlight=False)
+
+File = Annotated[Path | None, typer.Option("--config", help="A TOML file of run-config keys.")]
+Pairs = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A run-config key; see settings.")
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="simulation (Flower's, on Ray), inline, or superlink.")
+]
+Name = Annotated[str, typer.Option("--name", help="Name of the run's folder; made up if empty.")]
+Workers = Annotated[
+    int, typer.Option("--workers", min=0, help="Clients that train at once; 0: one a core.")
+]
+Goals = Annotated[
+    list[str],
+    typer.Option(
+        "--target",
+        metavar="[DATA=]ACCURACY",
+        help="Rounds are counted to this accuracy, as 0.66 or cifar10=0.66; without: to where the "
+        "reference ends.",
+    ),
+]
+Events = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Folder for event files of TensorBoard.")
+]
+Gpus = Annotated[
+    float | None, typer.Option("--client-gpus", min=0, help="Share of a GPU that a client gets.")
+]
+
+
+def add_to(cli: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    for command in (run, compare, report, doctor, settings, watch, sweeps.sweep):
+        cli.command()(command)
+
+
+def run(
+    method: Annotated[str | None, typer.Argument(help=f"One of {', '.join(METHODS)}.")] = None,
+    config: File = None,
+    pairs: Pairs = [],  # noqa: B006 - typer's way
+    engine: EngineName = "simulation",
+    name: Name = "",
+    workers: Workers = 0,
+    client_gpus: Gpus = None,
+    superlink: federation.Address = federation.SUPERLINK,
+    ca: federation.Authority = federation.CA,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint of --name.")
+    ] = False,
+) -> None:
+    """Run one method and end with its summary."""
+    own: dict[str, Any] = {"resume": True} if resume else {}
+    own |= {"method": method} if method else {}
+    own |= {"name": name} if name else {}
+    other = dict(map(read_pair, pairs)).get("method", method)
+    if method and other != method:
+        raise typer.BadParameter(f"the method is given twice: {method}, and {other} by --set")
+    chosen = run_config(config, pairs, own)
+    if not chosen.name:
+        if chosen.resume:
+            raise typer.BadParameter("--resume needs the --name of the run to go on with")
+        stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
+        chosen = run_config(config, pairs, {**own, "name": stamped})
+    folder = Path(chosen.out) / chosen.name
+    _run_all([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
+
+
+def compare(
+    methods: Annotated[list[str], typer.Argument(help=f"Some of {', '.join(METHODS)}.")],
+    config: File = None,
+    pairs: Pairs = [],  # noqa: B006
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="simulation (Flower's, on Ray), inline, or superlink.",
+            show_default="simulation; inline with --seeds or --vary",
+        ),
+    ] = None,
+    name: Name = "",
+    workers: Workers = 0,
+    client_gpus: Gpus = None,
+    superlink: federation.Address = federation.SUPERLINK,
+    ca: federation.Authority = federation.CA,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the comparison of --name.")
+    ] = False,
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="SEED,SEED", help="Run everything for each seed.")
+    ] = "",
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            "--vary", metavar="KEY=VALUE,VALUE", help="Run with each value; more of it are crossed."
+        ),
+    ] = [],  # noqa: B006
+    jobs: sweeps.Jobs = 0,
+) -> None:
+    """Run several methods on the same data, split, cohorts and first weights."""
+    methods = list(dict.fromkeys(methods))
+    base = run_config(config, pairs, {})
+    if resume and not (name or base.name):
+        raise typer.BadParameter("--resume needs the --name of the comparison to go on with")
+    axes = [*([f"seed={seeds}"] if seeds else []), f"method={','.join(methods)}", *vary]
+    if len(axes) > 1:
+        if workers or client_gpus:
+            raise typer.BadParameter("with --seeds or --vary it is --jobs that says how many")
+        stamped = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+        plan = crossed(name or base.name or stamped, user_settings(config, pairs), axes)
+        sweeps.run_plans([plan], Path(base.out), "", jobs, engine or "inline")
+        return
+    if jobs:
+        raise typer.BadParameter("--jobs is for --seeds and --vary; here it is --workers")
+    folder = Path(base.out) / (name or base.name or f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+    own: list[dict[str, Any]] = [
+        {"method": method, "name": method, "out": str(folder)} for method in methods
+    ]
+    for each in own:  # those that had not begun when the comparison was stopped start now
+        each["resume"] = resume and (folder / str(each["name"])).exists()
+    configs = [run_config(config, pairs, each) for each in own]
+    chosen = engine or "simulation"
+    _run_all(configs, chosen, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
+
+
+def _run_all(
+    configs: list[RunConfig],
+    engine: str,
+    workers: int,
+    client_gpus: float | None,
+    link: SuperLinkClient,
+    folder: Path,
+) -> None:
+    from deploy.engines import ENGINES, REMOTE, Resources, ignored_variable_warning
+    from deploy.engines.runner import resources, run_experiment
+    from server_app.run_dir.run_dir import RunDir
+
+    if engine not in ENGINES:
+        raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
+    far = engine in REMOTE
+    given = Resources(0, link=link) if far else resources(configs[0], workers, client_gpus)
+    for config in configs:
+        RunDir.claim(config)  # all of them before the first one starts
+    console.print(
+        f"{describe_data(configs[0])}, seed {configs[0].seed}; {engine} engine, "
+        + (f"nodes of {link.address}" if far else f"{given.workers} at a time"),
+        markup=False,
+        soft_wrap=True,
+    )
+    if remark := ignored_variable_warning(engine):
+        console.print(remark, markup=False, soft_wrap=True)
+    failed = []
+    for config in configs:
+        outcome = run_experiment(config, ENGINES[engine], given, console, config.method)
+        if outcome.status != "completed":
+            failed.append(config.method)
+            line = f"{config.method} {outcome.status}: {outcome.message}"
+            console.print(line, markup=False, soft_wrap=True)
+    done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
+    if done:
+        _report(done, folder, f"{describe_data(configs[0])}, seed {configs[0].seed}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
+    from common.runs.conformal_results import CONFORMAL
+    from deploy.report.figures import plot_runs
+    from deploy.report.run_data import load_runs
+    from deploy.report.run_summary import summary_table, write_summary
+
+    runs = load_runs(run_dirs)
+    console.print(summary_table(runs, data))
+    try:
+        paths = [*plot_runs(runs, folder, data), write_summary(runs, folder, data)]
+    except OSError as error:
+        console.print(f"the plots cannot be written: {error}", markup=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from error
+    sets = [path / CONFORMAL for path in run_dirs.values() if (path / CONFORMAL).exists()]
+    for path in [*paths, *sets]:
+        console.print(str(path), markup=False, soft_wrap=True)
+    console.print(f"a page of it: fedkeel report {folder}", markup=False, soft_wrap=True)
+
+
+def report(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="RUNS...", help="Folders of runs, or that hold some.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The page; its numbers go beside it.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for the figures, as PNG and SVG.")
+    ] = None,
+    title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "",
+    target: Goals = [],  # noqa: B006
+    tensorboard: Events = None,
+) -> None:
+    """Make one page of figures and tables of some runs."""
+    from deploy.report.report_files import write_report
+    from deploy.report.tensorboard_log import TensorBoardLog
+
+    events = TensorBoardLog(tensorboard) if tensorboard else None  # said now where it cannot be
+    targets = read_targets(target)
+    paths, left_out = write_report(places, out, figures, title, targets, events)
+    for folder, why in left_out.items():
+        console.print(f"{folder} is left out: {why}", markup=False, soft_wrap=True)
+    for path in paths:
+        console.print(str(path), markup=False, soft_wrap=True)
+
+
+def doctor() -> None:
+    """Say in plain words what this machine can do."""
+    from deploy.preflight.doctor import exit_code, machine_findings, print_findings
+
+    findings = machine_findings()
+    print_findings(console, findings)
+    raise typer.Exit(exit_code(findings))
+
+
+def settings(
+    group: Annotated[
+        str, typer.Argument(help="Only these: a method, or data, train, server.")
+    ] = "",
+) -> None:
+    """List run-config keys, their defaults, meanings and ranges."""
+    groups: dict[str, type[Settings]] = {"": RunConfig, **GROUPS, **METHODS}
+    if group not in groups:
+        raise ConfigError(f'no settings are called "{group}"{did_you_mean(group, list(groups))}')
+    groups = {group: groups[group]} if group else groups
+    table = Table(box=None, pad_edge=False)
+    for title in ("key", "default", "meaning"):
+        table.add_column(title, overflow="fold")
+    for group, kind in groups.items():
+        for item in fields(kind):
+            if "range" not in item.metadata:
+                continue
+            key = f"{group}.{key_of(item.name)}" if group else key_of(item.name)
+            limits = item.metadata["range"]
+            extra = f" ({limits})" if limits != Range() else ""
+            shown = str(item.default).lower() if isinstance(item.default, bool) else item.default
+            table.add_row(key, str(shown), item.metadata["help"] + extra)
+    console.print(table, markup=False)
+
+
+def watch(
+    places: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS...", help="Folders of runs, or that will hold some."),
+    ],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="On 127.0.0.1; 0: a free one.")
+    ] = 0,
+    target: Goals = [],  # noqa: B006
+    tensorboard: Events = None,
+) -> None:
+    """Serve the report on this machine while runs go on, or before they begin."""
+    from deploy.report.html.page import render
+    from deploy.report.live_server import LOOK_SECONDS, RunWatcher, serving
+    from deploy.report.tensorboard_log import TensorBoardLog
+
+    events = TensorBoardLog(tensorboard) if tensorboard else None
+    targets = read_targets(target)
+    watcher = RunWatcher(
+        places,
+        lambda runs, left_out: render(runs, left_out=left_out, targets=targets, live=True),
+        events,
+    )
+    for place in places:
+        if not place.is_dir():
+            console.print(f"waiting for {place}", markup=False, soft_wrap=True)
+    with suppress(KeyboardInterrupt), serving(watcher, port) as address:
+        said = f"{address} shows {', '.join(map(str, places))}; Ctrl-C ends it, and no run"
+        console.print(said, markup=False, soft_wrap=True)
+        while not watcher.error:
+            time.sleep(LOOK_SECONDS)
+    if watcher.error:
+        raise watcher.error
