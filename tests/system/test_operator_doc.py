@@ -1,4 +1,4 @@
-"""The walk of docs/operations.md from nothing to three nodes, run as it is written there."""
+"""The walk of docs/operator.md from nothing to three nodes, run as it is written there."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def own_network() -> list[str]:
 
 
 def test_the_walk_from_nothing_to_three_nodes_trains_as_written(tmp_path: Path) -> None:
-    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/operator.md").read_text(encoding="utf-8")
     blocks = BLOCK.findall(text)
     scripts = [body for kind, body in blocks if kind == "run"]
     files = {kind: body for kind, body in blocks if kind != "run"}
