@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import RunConfig, flatten, parse
-from common.data.sources import FOLDER, OWN
+from common.data.sources import CLASSES, FOLDER, OWN
 from common.errors import ConfigError
 
 LARGEST_FILE = 2**20  # bytes of a config file; /dev/zero has no end
@@ -106,14 +106,51 @@ def _absolute(path: str) -> str:
         raise ConfigError(f"{path or 'the current folder'} cannot be found: {error}") from error
 
 
-def describe_data(config: RunConfig) -> str:
-    """Say in a few words what the run trains on, but for the seed."""
+def run_overview(config: RunConfig, methods: Sequence[str], engine: str) -> list[str]:
+    """Return the first lines of the output: data, clients, methods, model, engine.
+
+    Args:
+        config: of the run, or of one of several runs that differ only in the method.
+        methods: names of the methods, in order.
+        engine: the engine, and where it runs.
+    """
     data = config.data
-    name = data.name
-    if name.startswith(FOLDER):  # the whole path would crowd out the rest
-        name = FOLDER + Path(name.removeprefix(FOLDER)).name
-    if name == OWN:
+    parts = [_data_name(config)]
+    if classes := CLASSES.get(data.name, data.class_names):
+        parts.append(f"{len(classes)} classes")
+    if data.name != OWN:
+        parts.append(f"partition {_partition(config)}")
+    rounds = f"{config.rounds} round{'s' if config.rounds > 1 else ''}"
+    rows = {
+        "data": ", ".join(parts),
+        "clients": f"{config.clients}, {config.cohort_size} per round",
+        "method" if len(methods) == 1 else "methods": ", ".join(methods),
+        "model": f"{config.model}, {rounds}, seed {config.seed}",
+        "engine": engine,
+    }
+    return [f"{title:8} {text}" for title, text in rows.items()]
+
+
+def describe_data(config: RunConfig) -> str:
+    """Return the task of a run in one line: data, clients, partition, model, cohort."""
+    if config.data.name == OWN:
         return f"own pictures, {config.clients} clients, {config.model}"
+    cohort = f"{config.cohort_size} client{'s' if config.cohort_size > 1 else ''} a round"
+    return (
+        f"{_data_name(config)}, {config.clients} clients, {_partition(config)}, {config.model}, "
+        f"{cohort}"
+    )
+
+
+def _data_name(config: RunConfig) -> str:
+    """Return the name of the data. Of a folder's path, only the last part is kept."""
+    name = config.data.name
+    if name == OWN:
+        return "own pictures"
+    return FOLDER + Path(name.removeprefix(FOLDER)).name if name.startswith(FOLDER) else name
+
+
+def _partition(config: RunConfig) -> str:
+    data = config.data
     alpha = f" alpha {data.alpha:g}" if data.partition.startswith("dirichlet") else ""
-    asked = f"{config.cohort_size} client{'s' if config.cohort_size > 1 else ''} a round"
-    return f"{name}, {config.clients} clients, {data.partition}{alpha}, {config.model}, {asked}"
+    return f"{data.partition}{alpha}"

@@ -15,12 +15,12 @@ from common.errors import ConfigError, did_you_mean
 from common.methods import METHODS
 from common.settings import Range, Settings, key_of
 from deploy.cli import federation
-from deploy.config_input import describe_data, read_pair, read_targets, run_config, user_settings
+from deploy.cli.run_methods import run_methods
+from deploy.config_input import read_pair, read_targets, run_config, user_settings
 from deploy.federation.superlink_client import SuperLinkClient
 from deploy.sweep import command as sweeps
 from deploy.sweep.axes import crossed
 
-FAILED = 1
 console = Console(highlight=False)
 
 File = Annotated[Path | None, typer.Option("--config", help="A TOML file of run-config keys.")]
@@ -85,7 +85,7 @@ def run(
         stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         chosen = run_config(config, pairs, {**own, "name": stamped})
     folder = Path(chosen.out) / chosen.name
-    _run_all([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
+    run_methods([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 
 def compare(
@@ -142,66 +142,7 @@ def compare(
         each["resume"] = resume and (folder / str(each["name"])).exists()
     configs = [run_config(config, pairs, each) for each in own]
     chosen = engine or "simulation"
-    _run_all(configs, chosen, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
-
-
-def _run_all(
-    configs: list[RunConfig],
-    engine: str,
-    workers: int,
-    client_gpus: float | None,
-    link: SuperLinkClient,
-    folder: Path,
-) -> None:
-    from deploy.engines import ENGINES, REMOTE, Resources, ignored_variable_warning
-    from deploy.engines.runner import resources, run_experiment
-    from server_app.run_dir.run_dir import RunDir
-
-    if engine not in ENGINES:
-        raise typer.BadParameter(f'there is no engine "{engine}": {" or ".join(ENGINES)}')
-    far = engine in REMOTE
-    given = Resources(0, link=link) if far else resources(configs[0], workers, client_gpus)
-    for config in configs:
-        RunDir.claim(config)  # all of them before the first one starts
-    console.print(
-        f"{describe_data(configs[0])}, seed {configs[0].seed}; {engine} engine, "
-        + (f"nodes of {link.address}" if far else f"{given.workers} at a time"),
-        markup=False,
-        soft_wrap=True,
-    )
-    if remark := ignored_variable_warning(engine):
-        console.print(remark, markup=False, soft_wrap=True)
-    failed = []
-    for config in configs:
-        outcome = run_experiment(config, ENGINES[engine], given, console, config.method)
-        if outcome.status != "completed":
-            failed.append(config.method)
-            line = f"{config.method} {outcome.status}: {outcome.message}"
-            console.print(line, markup=False, soft_wrap=True)
-    done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
-    if done:
-        _report(done, folder, f"{describe_data(configs[0])}, seed {configs[0].seed}")
-    if failed:
-        raise typer.Exit(FAILED)
-
-
-def _report(run_dirs: dict[str, Path], folder: Path, data: str) -> None:
-    from common.runs.conformal_results import CONFORMAL
-    from deploy.report.figures import plot_runs
-    from deploy.report.run_data import load_runs
-    from deploy.report.run_summary import summary_table, write_summary
-
-    runs = load_runs(run_dirs)
-    console.print(summary_table(runs, data))
-    try:
-        paths = [*plot_runs(runs, folder, data), write_summary(runs, folder, data)]
-    except OSError as error:
-        console.print(f"the plots cannot be written: {error}", markup=False, soft_wrap=True)
-        raise typer.Exit(FAILED) from error
-    sets = [path / CONFORMAL for path in run_dirs.values() if (path / CONFORMAL).exists()]
-    for path in [*paths, *sets]:
-        console.print(str(path), markup=False, soft_wrap=True)
-    console.print(f"a page of it: fedkeel report {folder}", markup=False, soft_wrap=True)
+    run_methods(configs, chosen, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 
 def report(

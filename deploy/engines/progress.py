@@ -20,9 +20,12 @@ from rich.text import Text
 
 from common.fairness import Fairness
 from common.runs.json_file import RecordError
-from common.runs.memory_note import read_memory_note
+from common.runs.memory_note import estimated_bytes, read_memory_note
 from common.runs.outcome import Outcome, read_outcome
 from common.runs.records import RECORDS, RoundRecord, parse_line
+from deploy.preflight.hardware import free_memory, measure_memory
+
+LARGE_SHARE = 0.1  # of the free memory: a smaller estimate is not printed
 
 
 class Tail:
@@ -201,13 +204,25 @@ def follow(
         while True:
             alive = is_alive()  # in this order: whoever ended has written all that it will
             outcome = read_outcome(run_dir)
-            if not memory and (memory := read_memory_note(run_dir)):
-                line = f"{label}: beside its program, the server needs at most {memory}"
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            if not memory:
+                memory = read_memory_note(run_dir)
+                if warning := memory_warning(memory):
+                    line = f"{label}: {warning}"
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
             screen.show(tail.read())
             if outcome is not None or not alive:
                 return outcome
             time.sleep(poll)
+
+
+def memory_warning(memory: str) -> str:
+    """Return a warning if the server needs a large share of the free memory, else ""."""
+    if not memory:
+        return ""
+    free, sentence = free_memory(*measure_memory())
+    if estimated_bytes(memory) <= LARGE_SHARE * free:
+        return ""
+    return f"the server needs at most {memory}, besides its program: {sentence}"
 
 
 class Screen(Protocol):

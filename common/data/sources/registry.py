@@ -16,6 +16,13 @@ FOLDER = "folder:"
 OWN = "own"  # each client's own folder of images
 DIGITS_TRAIN = 1437  # the first four fifths: the source has no test part
 
+CLASSES: Mapping[str, tuple[str, ...]] = {  # of the data sets below, known before they are loaded
+    "digits": tuple("0123456789"),
+    "fashion-mnist": FASHION_MNIST.classes,
+    "cifar10": CIFAR10.classes,
+    "cifar100": CIFAR100.classes,
+}
+
 
 def load(
     name: str,
@@ -63,7 +70,7 @@ def _digits(root: Path, download: bool) -> Dataset:
         name="digits",
         images=images,
         labels=digits.target.astype(np.int64),
-        classes=tuple("0123456789"),
+        classes=CLASSES["digits"],
         train_size=DIGITS_TRAIN,
         mean=mean,
         std=std,

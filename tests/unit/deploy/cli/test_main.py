@@ -165,7 +165,15 @@ class TestRun:
     def test_a_run_leaves_its_results_and_says_where(self, typed: Type, tmp_path: Path) -> None:
         said = typed("run", "fedavg", *INLINE, "--name", "mine")
         assert (said.code, said.err) == (0, "")
-        assert "digits, 3 clients, iid, mlp, 3 clients a round, seed 1; inline engine" in said.out
+        assert said.out.splitlines()[:4] == [
+            "data     digits, 10 classes, partition iid",
+            "clients  3, 3 per round",
+            "method   fedavg",
+            "model    mlp, 2 rounds, seed 1",
+        ]
+        assert re.fullmatch(r"engine   inline, \d+ clients? at a time", said.out.splitlines()[4])
+        assert (tmp_path / "runs" / "mine" / "memory.txt").exists()
+        assert "needs at most" not in said.out  # less than a tenth of the free memory
         left = {path.name for path in (tmp_path / "runs" / "mine").iterdir()}
         assert left >= {
             "config.toml", "records.jsonl", "outcome.json", "weights.npz", "engine.log",
@@ -252,7 +260,7 @@ class TestCompare:
             "fedpvr",
         ]
         assert said.out.count("fedavg: round 2/2") == 1
-        assert said.out.count("beside its program, the server needs at most") == 2
+        assert said.out.splitlines()[2] == "methods  fedavg, fedpvr"
         summary = json.loads((folder / "summary.json").read_text())
         assert "fedavg" in json.dumps(summary)
         assert (folder / "accuracy.png").exists()

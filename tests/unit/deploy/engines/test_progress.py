@@ -14,9 +14,10 @@ from rich.console import Console
 
 from common.runs.client_scores import ClientScore, Evaluation
 from common.runs.json_file import RecordError
-from common.runs.memory_note import write_memory_note
+from common.runs.memory_note import estimated_bytes, write_memory_note
 from common.runs.outcome import Outcome, write_outcome
 from common.runs.records import RECORDS, Recorder, RoundRecord
+from deploy.engines import progress
 from deploy.engines.progress import Pace, RunProgress, Tail, follow, lines_about, picture
 
 DONE = Outcome("completed", "3 rounds", 3, 1.0)
@@ -223,15 +224,39 @@ def test_rounds_from_before_the_first_look_say_nothing_of_the_pace(tmp_path: Pat
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_the_server_needs_of_memory_is_said_once_as_soon_as_it_is_known(
-    tmp_path: Path, terminal: bool
+def test_a_large_memory_estimate_is_printed_once_as_soon_as_it_is_known(
+    tmp_path: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(progress, "measure_memory", lambda: (10**9, 729 * 10**6, None))
     tell = partial(write_memory_note, tmp_path, "73 MB (65 remembered)")
     life = (lambda: None, tell, lambda: write(tmp_path, record(1)), lambda: None)
     _, screen = watch(tmp_path, steps(*life), terminal)
-    line = "FedPCD: beside its program, the server needs at most 73 MB (65 remembered)"
+    line = (
+        "FedPCD: the server needs at most 73 MB (65 remembered), besides its program: 0.7 GB of "
+        "memory available, of 1.0 GB in the machine"
+    )
     assert [one for one in seen(screen).splitlines() if "at most" in one] == [line]
     assert "at most" not in watch(tmp_path / "other", lambda: False, terminal)[1]
+
+
+def test_a_memory_estimate_below_a_tenth_of_the_free_memory_is_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "measure_memory", lambda: (10**9, 730 * 10**6, None))
+    write_memory_note(tmp_path, "73 MB (65 remembered)")
+    assert watch(tmp_path, lambda: False)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("note", "size"),
+    [
+        ("8.4 MB (4.4 remembered)", 8.4e6),
+        ("12,345 MB (65 remembered)", 12_345e6),
+        ("damaged", float("inf")),
+    ],
+)
+def test_the_size_of_a_memory_estimate(note: str, size: float) -> None:
+    assert estimated_bytes(note) == pytest.approx(size)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -231,11 +231,11 @@ def test_another_config_is_refused_before_the_first_checkpoint_too(
     assert b"lr = 0.1" in before
 
 
-def test_word_of_the_memory_is_no_reason_to_end_a_run_on_a_full_disk(
+def test_a_full_disk_does_not_end_a_run_that_writes_its_memory_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", full)
+        patch.setattr("os.open", full)
         write_memory_note(tmp_path, "73 MB")
     assert read_memory_note(tmp_path) == ""
     write_memory_note(tmp_path, "73 MB")

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from common.data import dataset
 from common.data.dataset import Dataset, pixel_statistics
-from common.data.sources import data_root, load
+from common.data.sources import CLASSES, SOURCES, data_root, load
 from common.data.sources.idx import FASHION_MNIST, read_idx
 from common.errors import DataError
 
@@ -153,3 +153,8 @@ def test_pixel_statistics_equal_the_slow_way_and_never_divide_by_zero(
     mean, std = pixel_statistics(images)
     assert_allclose(mean, (images / 255).mean(axis=(0, 2, 3)))
     assert_allclose(std, [(images[:, 0] / 255).std(), 1.0])
+
+
+def test_the_classes_of_every_source_are_known_before_it_is_loaded() -> None:
+    assert CLASSES.keys() == SOURCES.keys()
+    assert CLASSES["digits"] == load("digits").classes
