@@ -236,7 +236,7 @@ def test_whatever_else_answers_is_no_server(
 # A public report of this bug: https://github.com/flwrlabs/flower/issues/4844
 @pytest.mark.parametrize(
     ("off", "verdict", "offset"),
-    [(612, "problem", "+61"), (-600, "problem", "-60"), (-90, "note", "-9")],
+    [(615, "problem", "+61"), (-605, "problem", "-60"), (-95, "note", "-9")],
 )
 def test_a_wrong_clock_is_told_with_the_word_and_the_offset(
     tmp_path: Path, authority: Signed, off: float, verdict: str, offset: str
