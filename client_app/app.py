@@ -19,7 +19,7 @@ from client_app.personal import evaluate_personal, train_personal
 from client_app.personal_store import PersonalStore
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
-from common.conformal.replies import CALIBRATE, COVER, read_coverage_request
+from common.conformal.conformal_replies import CALIBRATE, COVER, read_coverage_request
 from common.errors import ClientError, DataError, FedError, WireError
 from common.flower_internals import ErrorCode
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector

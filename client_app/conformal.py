@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from client_app.client_data import ClientData
 from client_app.evaluator import logits_of
+from common.conformal.conformal_replies import CalibrationReply, CoverageReply
 from common.conformal.prediction_sets import (
     SCORES,
     Outputs,
@@ -16,7 +17,6 @@ from common.conformal.prediction_sets import (
     prediction_sets,
     softmax,
 )
-from common.conformal.replies import CalibrationReply, CoverageReply
 from common.rng import stream
 
 

@@ -67,7 +67,7 @@ SHARED_MODULE_NAMES = {
     "app",  # Flower's convention: server_app.app and client_app.app
     "base",  # the abstract class of its package
     # to be emptied
-    *("partition", "progress", "replies", "theorem"),
+    "progress",
 }
 STRATEGIES = "server_app/strategies.py"
 SHARED_CLASS_NAMES = {  # to be emptied

@@ -20,7 +20,7 @@ from common.parallel import one_blas_thread
 from common.types import Cohort, Step, Vector
 from common.wire.reply_metrics import GRADIENT
 from server_app.diagnostics.layer_similarity import Probe, similarities
-from server_app.diagnostics.theorem import theorem_of
+from server_app.diagnostics.theorem_quantities import theorem_of
 from server_app.state import ServerState
 
 logger = logging.getLogger("flwr")

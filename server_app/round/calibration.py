@@ -14,6 +14,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from common.config import RunConfig
+from common.conformal.conformal_replies import (
+    CALIBRATE,
+    COVER,
+    CalibrationReply,
+    CoverageReply,
+    ask,
+)
 from common.conformal.prediction_sets import (
     SCORES,
     Tally,
@@ -22,7 +29,6 @@ from common.conformal.prediction_sets import (
     quantile_rank,
     threshold,
 )
-from common.conformal.replies import CALIBRATE, COVER, CalibrationReply, CoverageReply, ask
 from common.errors import AggregationError
 from common.runs.client_scores import NO_EXAMPLES
 from common.runs.conformal_results import ClientCoverage, ConformalResults, Level

@@ -18,8 +18,8 @@ from client_app.client_data import ClientData, load_client_data
 from client_app.conformal import calibrate, cover
 from client_app.evaluator import logits_of
 from common.config import parse
+from common.conformal.conformal_replies import CalibrationReply, CoverageReply, ask
 from common.conformal.prediction_sets import SCORES, bin_edges
-from common.conformal.replies import CalibrationReply, CoverageReply, ask
 from common.models import Dropout, FlatModel, build
 from common.types import Vector
 from common.wire.arrays import FlatCodec

@@ -8,6 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from common.conformal.conformal_replies import (
+    EXAMPLES,
+    MAX_COUNT,
+    CalibrationReply,
+    CoverageReply,
+    ask,
+    read_coverage_request,
+)
 from common.conformal.prediction_sets import (
     SCORES,
     Outputs,
@@ -23,14 +31,6 @@ from common.conformal.prediction_sets import (
     raps,
     softmax,
     threshold,
-)
-from common.conformal.replies import (
-    EXAMPLES,
-    MAX_COUNT,
-    CalibrationReply,
-    CoverageReply,
-    ask,
-    read_coverage_request,
 )
 from common.errors import DataError, WireError
 from common.rng import stream

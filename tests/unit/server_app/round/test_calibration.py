@@ -9,6 +9,12 @@ import numpy as np
 import pytest
 
 from common.config import RunConfig, parse
+from common.conformal.conformal_replies import (
+    CALIBRATE,
+    CalibrationReply,
+    CoverageReply,
+    read_coverage_request,
+)
 from common.conformal.prediction_sets import (
     SCORES,
     Outputs,
@@ -16,12 +22,6 @@ from common.conformal.prediction_sets import (
     bin_edges,
     histogram,
     prediction_sets,
-)
-from common.conformal.replies import (
-    CALIBRATE,
-    CalibrationReply,
-    CoverageReply,
-    read_coverage_request,
 )
 from common.errors import AggregationError, FedError
 from common.rng import stream
