@@ -20,6 +20,7 @@ from client_app.client_data import ClientData
 from common.errors import ClientError
 from common.io.files import atomic_write
 from common.layout import Layout
+from common.run_identity import fingerprint
 from common.types import Buffers, ClientId, Vector
 
 PERSONAL = "personal"
@@ -70,7 +71,7 @@ class PersonalStore:
         below ~/.fedkeel/kept.
         """
         config = client.config
-        run = f"{config.name or config.method}-{config.fingerprint()}"
+        run = f"{config.name or config.method}-{fingerprint(config)}"
         run_dir = Path(config.out) / config.name
         if client.storage:
             base = Path(client.storage) / run

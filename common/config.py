@@ -5,8 +5,6 @@ their copy, which Flower needs and a test holds equal. Flower hands the config o
 table with dotted keys ("train.lr"), and so does everything else here.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -97,19 +95,6 @@ class RunConfig(Settings):
             flat |= {f"{name}.{key}": value for key, value in group.to_table().items()}
         return flat
 
-    def fingerprint(self) -> str:
-        """Return a digest of what the results depend on (not of names and places).
-
-        A setting that came later counts only where it differs from its default, so that runs
-        begun before there was one can go on.
-        """
-        flat, plain = self.to_flat(), RunConfig().to_flat()
-        left_out = {*NOT_IN_RESULTS, *(key for key in CAME_LATER if flat[key] == plain[key])}
-        others = METHODS.keys() - {self.method}
-        used = {key: flat[key] for key in flat if key.partition(".")[0] not in others}
-        text = json.dumps({key: used[key] for key in used.keys() - left_out}, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
 
 GROUPS: Mapping[str, type[Settings]] = {
     "data": DataConfig,
@@ -118,15 +103,6 @@ GROUPS: Mapping[str, type[Settings]] = {
     "diagnostics": DiagnosticsConfig,
     "conformal": ConformalConfig,
 }
-NOT_IN_RESULTS = (
-    "rounds", "names", "name", "out", "resume", "eval-every", "data.root", "data.download",
-    "train.device", "train.cuda-graph", "server.quorum", "server.retries", "server.patience",
-    "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
-    "server.checkpoint-every", "server.keep-checkpoints", "server.on-disk",
-    *(f"diagnostics.{key}" for key in DiagnosticsConfig().to_table()),
-    *(f"conformal.{key}" for key in ConformalConfig().to_table()),
-)  # fmt: skip
-CAME_LATER = ("train.precision",)  # than checkpoints; their default does what was done without
 
 
 def cohort_size(fraction: float, clients: int) -> int:

@@ -54,7 +54,7 @@ ORDER = [  # an arrow inside common goes from a later group to the same or an ea
     {"errors", "flower_internals", "io", "malloc", "types", "rng", "parallel"},
     {"layout", "client_vectors", "fairness", "statistics", "settings", "geometry", "conformal"},
     {"methods", "models", "data", "diagnostics", "runs"},
-    {"config", "config_groups"},
+    {"config", "config_groups", "run_identity"},
     {"wire", "federated_data"},
 ]
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.config import NOT_IN_RESULTS, parse
+from common.config import parse
 from common.data.sources import FOLDER
 from common.errors import FedError
 from common.methods import METHODS
+from common.run_identity import IGNORED_BY_REPORT, identifying_settings
 from common.runs.conformal_results import CONFORMAL
 from deploy.config_input import describe_data
 from deploy.report.run_data import RunData
@@ -20,7 +21,6 @@ from deploy.report.run_data import RunData
 Targets = Mapping[str, float]
 UNKNOWN = "settings not known"  # title of runs without a config
 TASK = ("model", "clients", "participation")  # and all data.* keys
-REPEATED = {"seed", *NOT_IN_RESULTS} - {"rounds"}  # may differ between runs of one family
 
 
 @dataclass(frozen=True)
@@ -142,21 +142,18 @@ def _result_count(run: RunData) -> tuple[int, int, int, bool]:
 
 
 def _task(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in config.items()
-        if (key in TASK or key.startswith("data.")) and key not in REPEATED
-    }
+    settings = identifying_settings(config, IGNORED_BY_REPORT)
+    return {key: value for key, value in settings.items() if _is_of_task(key)}
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that determine the results, without task, seed and other methods."""
-    others = {name for name in METHODS if name != config.get("method")}
-    return {
-        key: value
-        for key, value in config.items()
-        if key not in _task(config) and key not in REPEATED and key.partition(".")[0] not in others
-    }
+    settings = identifying_settings(config, IGNORED_BY_REPORT)
+    return {key: value for key, value in settings.items() if not _is_of_task(key)}
+
+
+def _is_of_task(key: str) -> bool:
+    return key in TASK or key.startswith("data.")
 
 
 def _groups(

@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 from common.config import parse
 from common.errors import ConfigError
+from common.run_identity import IGNORED_BY_SWEEP, identifying_settings, sweep_identity
 from common.runs.json_file import RecordError
 from common.runs.outcome import read_outcome
 from common.runs.records import CONFIG_FILE, RECORDS
 from deploy.report.run_data import read_config
-from deploy.sweep.runs import PlannedRun, identifying_settings, identity
+from deploy.sweep.runs import PlannedRun
 from deploy.system.signals import run_dir_lock
 from server_app.run_dir.checkpoint import newest_head
 from server_app.run_dir.run_dir import CHECKPOINTS
@@ -108,7 +109,7 @@ def _held(folder: Path) -> Iterator[tuple[str, str]]:
         known = {} if path.name.startswith(".") else read_config(path)
         with suppress(ConfigError):  # of another version
             if known:
-                yield path.name, identity(parse(known))
+                yield path.name, sweep_identity(parse(known))
 
 
 def _placed(
@@ -149,10 +150,11 @@ def _run_status(run: PlannedRun) -> RunStatus:
             )
         return RunStatus(run, "start")
     try:
-        written = identifying_settings(parse(known))
+        written = identifying_settings(parse(known).to_flat(), IGNORED_BY_SWEEP)
     except ConfigError as error:
         raise ConfigError(f"the {CONFIG_FILE} of {path.name} cannot be used: {error}") from error
-    if changes := _changes(written, identifying_settings(run.config)):
+    wanted = identifying_settings(run.config.to_flat(), IGNORED_BY_SWEEP)
+    if changes := _changes(written, wanted):
         raise ConfigError(f"{path.name}: {changes}")
     if _is_complete(path):
         return RunStatus(run, "nothing", run.config.rounds)

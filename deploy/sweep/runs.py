@@ -1,21 +1,18 @@
 """The runs of a plan: their configs, and folder names made from what varies."""
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.config import LONGEST_NAME, NOT_IN_RESULTS, RunConfig, parse
+from common.config import LONGEST_NAME, RunConfig, parse
 from common.errors import ConfigError
 from common.methods import METHODS
+from common.run_identity import sweep_identity
 from deploy.config_input import with_absolute_paths
 from deploy.sweep.plan import Plan, Point
 
-SEEN = {"rounds", "eval-every", "diagnostics", "conformal"}  # no model depends on them; results do
-ELSEWHERE = frozenset(key for key in NOT_IN_RESULTS if key.partition(".")[0] not in SEEN)
 WORDS: Mapping[Any, str] = {"*": "all", "": "none"}
 UNUSED = {name: method() for name, method in METHODS.items()}
 DIGEST = 8  # hex digits
@@ -39,7 +36,7 @@ class PlannedRun:
     @property
     def identity(self) -> str:
         """A digest of everything but names and places."""
-        return identity(self.config)
+        return sweep_identity(self.config)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -50,20 +47,6 @@ class PlannedRun:
         """Return the run with its place in the sweep's folder, under `name` if it is given."""
         its = name or self.name
         return replace(self, name=its, config=replace(self.config, name=its, out=str(folder)))
-
-
-def identifying_settings(config: RunConfig) -> dict[str, Any]:
-    """Return what a run is: all settings but names, places, and those of methods not in use."""
-    others = METHODS.keys() - {config.method}
-    flat = config.to_flat()
-    return {
-        k: v for k, v in flat.items() if k not in ELSEWHERE and k.partition(".")[0] not in others
-    }
-
-
-def identity(config: RunConfig) -> str:
-    """Return a digest of `identifying_settings`; runs that agree in it do the same work."""
-    return _digest(identifying_settings(config))
 
 
 def runs_of(plan: Plan) -> list[PlannedRun]:
@@ -81,7 +64,7 @@ def runs_of(plan: Plan) -> list[PlannedRun]:
             for problem in str(error).split("\n  ")[1:] or [str(error)]:
                 problems.setdefault(problem, []).append(str(point))
             continue
-        found.setdefault(identity(config), (point, config))
+        found.setdefault(sweep_identity(config), (point, config))
     lines = [*plan.problems, *(f"{what}: {_some(points)}" for what, points in problems.items())]
     if lines:
         more = [f"and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else []
@@ -156,8 +139,3 @@ def _said(key: str, value: Any) -> str:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -14,6 +14,7 @@ from common.config import RunConfig
 from common.errors import CheckpointError, ConfigError, FedError
 from common.io.files import atomic_write, file_lock
 from common.layout import Layout
+from common.run_identity import fingerprint
 from common.runs.live_state import LiveState, LiveStateFile
 from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outcome
 from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
@@ -75,7 +76,7 @@ class RunDir:
                 f"{run_dir.path} kept no checkpoint (server.checkpoint-every was 0)"
             )
         was = head.fingerprint if head else saved.fingerprint
-        if was and was != config.fingerprint():
+        if was and was != fingerprint(config):
             raise CheckpointError(
                 f"{run_dir.path} was run with another config ({saved.changes(config)}); give this "
                 "run another name, or the config it was started with"
@@ -142,7 +143,7 @@ class RunDir:
             self.path / CHECKPOINTS,
             self.config.chosen,
             layout,
-            fingerprint=self.config.fingerprint(),
+            fingerprint=fingerprint(self.config),
             put=self.mapped.put if self.mapped else None,
         )
         if state is None and warnings:
@@ -158,7 +159,7 @@ class RunDir:
             save(
                 self.path / CHECKPOINTS,
                 state,
-                fingerprint=self.config.fingerprint(),
+                fingerprint=fingerprint(self.config),
                 keep=self.config.server.keep_checkpoints,
             )
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import tomli_w
 
-from common.config import NOT_IN_RESULTS, RunConfig, flatten, nested, parse
+from common.config import RunConfig, flatten, nested, parse
 from common.errors import ConfigError
 from common.io.files import atomic_write
+from common.run_identity import IGNORED_BY_RESUME, fingerprint
 
 PLACE_KEYS = ("name", "out", "resume")  # keys that say where a run is, which are not saved
 
@@ -49,7 +50,7 @@ class SavedConfig:
         """The fingerprint of the config; "" if the file is missing or damaged."""
         flat = self.read()
         with suppress(ConfigError):
-            return parse(flat).fingerprint() if flat else ""
+            return fingerprint(parse(flat)) if flat else ""
         return ""
 
     def changes(self, config: RunConfig) -> str:
@@ -61,7 +62,7 @@ class SavedConfig:
         changes = [
             f"{key} was {was[key]!r}, is {flat[key]!r}"
             for key in flat
-            if key not in NOT_IN_RESULTS and was[key] != flat[key]
+            if key not in IGNORED_BY_RESUME and was[key] != flat[key]
         ]
         same = f"its {self.path.name} says the same, so perhaps another version of FedKeel made it"
         return "; ".join(changes) or same

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.config import MODEL_NAMES, NOT_IN_RESULTS, RunConfig, cohort_size, parse
+from common.config import MODEL_NAMES, RunConfig, cohort_size, parse
 from common.errors import ConfigError
 from common.methods import METHODS, FedPCD, FedPVR
 from deploy.config_input import flatten
@@ -178,82 +178,6 @@ def test_every_setting_and_every_method_has_its_keys() -> None:
         assert {key for key in flat if key.startswith(f"{name}.")} == {
             f"{name}.{key}" for key in method().to_table()
         }
-
-
-# ---------------------------------------------------------------- the fingerprint
-
-
-def test_the_fingerprint_ignores_names_and_places() -> None:
-    base = RunConfig().fingerprint()
-    other = {
-        "rounds": 99,
-        "name": "other",
-        "out": "/elsewhere",
-        "resume": True,
-        "eval-every": 1,
-        "data.root": "/data",
-        "data.download": False,
-        "train.device": "cuda",
-        "train.cuda-graph": True,
-        "names": "a,b",
-        "server.quorum": 1,
-        "server.retries": 0,
-        "server.patience": 1.0,
-        "server.start-timeout": 1.0,
-        "server.round-timeout": 1.0,
-        "server.max-void-rounds": 9,
-        "server.checkpoint-every": 1,
-        "server.keep-checkpoints": 9,
-        "server.on-disk": True,
-        "diagnostics.every": 1,
-        "diagnostics.probe": 9,
-        "diagnostics.gradients": True,
-        "conformal.miscoverage": 0.2,
-        "conformal.temperature": 2.0,
-        "conformal.randomised": False,
-        "conformal.k-reg": 2,
-        "conformal.lam": 0.2,
-        "conformal.bins": 99,
-    }
-    assert set(other) == set(NOT_IN_RESULTS)
-    assert parse(other).fingerprint() == base
-
-
-def test_the_fingerprint_ignores_the_settings_of_methods_that_are_not_used() -> None:
-    assert parse({"fedpvr.block": "*"}).fingerprint() == RunConfig().fingerprint()
-
-
-CHANGES = {
-    "method": "fedavg", "model": "cnn", "clients": 21, "participation": 0.4, "seed": 2,
-    "data.name": "cifar10", "data.alpha": 0.2, "data.test-fraction": 0.3, "train.epochs": 2,
-    "train.batch-size": 33, "train.lr": 0.2, "train.lr-decay": 0.9, "train.momentum": 0.1,
-    "train.augment": True, "train.drop-last": True, "server.lr": 0.5, "server.min-replies": 2,
-    "train.precision": "bfloat16", "fedpcd.tau": 0.1, "fedpcd.history": 0, "fedpcd.solver": "exact",
-}  # fmt: skip
-
-
-def test_the_fingerprint_tells_apart_whatever_changes_the_results() -> None:
-    prints = {parse({key: value}).fingerprint() for key, value in CHANGES.items()}
-    prints.add(RunConfig().fingerprint())
-    assert len(prints) == len(CHANGES) + 1
-
-
-OF_DEFAULTS = {
-    "afl": "54e2b7cf8be53602", "craft": "dff0b54c7c4950b3", "ditto": "c35bc210a6c7748c",
-    "fedavg": "fe1ea38f46cdf0f8", "feddyn": "b0d235726550c9a6", "fedfv": "40d5532ef57148d0",
-    "fedheal": "d9d4044f0876c603", "fedlf": "9e44fb8c2d8c7d37", "fedmgda": "d61ef906f86ee310",
-    "fedpcd": "6bfed774380cf4e3", "fedprox": "20750529bd95504a", "fedpvr": "7641ca9d193036c7",
-    "fedpw": "bd91b74e96208de6", "qffl": "3747447bd74f02c0", "scaffold": "a9ecb9bfa942cc19",
-    "fedadam": "898627da466e1972", "fednova": "664f5856189febce",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("method", "digest"), OF_DEFAULTS.items())
-def test_what_older_versions_began_has_the_fingerprint_that_they_gave_it(
-    method: str, digest: str
-) -> None:
-    """A new setting belongs into CAME_LATER, or their checkpoints are refused."""
-    assert parse({"method": method}).fingerprint() == digest
 
 
 # ---------------------------------------------------------------- rounds

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from common.config import LONGEST_NAME, parse
 from common.methods import METHODS
 from deploy.sweep.plan import Plan, Variant
-from deploy.sweep.runs import identifying_settings, identity, runs_of
+from deploy.sweep.runs import runs_of
 
 METHOD_NAMES = some.sampled_from(sorted(METHODS))
 
@@ -105,13 +105,3 @@ def test_more_values_leave_the_names_as_they_were() -> None:
     small = Plan("x", grid={"method": ["fedpcd"], "seed": [1]})
     large = Plan("x", grid={"method": ["fedavg", "fedpcd"], "seed": [2, 1, 3]})
     assert set(names(small)) < set(names(large))
-
-
-def test_what_a_run_is_leaves_out_names_and_places_and_nothing_else() -> None:
-    one = parse({"method": "fedavg"})
-    same = {"name": "x", "out": "y", "data.root": "z", "train.device": "cpu", "fedpcd.tau": 0.5}
-    other = {"rounds": 7, "eval-every": 1, "diagnostics.every": 1, "conformal.bins": 20, "seed": 2}
-    assert identity(parse({"method": "fedavg", **same})) == identity(one)
-    for key, value in other.items():
-        assert identity(parse({"method": "fedavg", key: value})) != identity(one)
-        assert key in identifying_settings(one)
