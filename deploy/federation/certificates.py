@@ -1,4 +1,4 @@
-"""X.509: an authority of its own, and certificates for servers. EC P-256 throughout."""
+"""X.509 certificates of the federation's CA and of its server. All keys are EC P-256."""
 
 import re
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from common.errors import DeployError
 from deploy.system.private_files import read_file
 
-EARLY = timedelta(days=1)  # valid since yesterday: clients' clocks may be behind
+BACKDATED = timedelta(days=1)  # clients' clocks may be behind
 LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 
 Key = ec.EllipticCurvePrivateKey
 
 
 def host_name(text: str) -> str:
-    """Return a host name or an IP address as it stands in a certificate.
+    """Return a host name or an IP address in the form that certificates use.
 
     Raises:
-        DeployError: it is neither.
+        DeployError: The text is neither.
     """
     bare = text.strip().removeprefix("[").removesuffix("]")
     try:
@@ -40,8 +40,8 @@ def host_name(text: str) -> str:
         if not address.is_unspecified and "%" not in bare:
             return str(address)
     raise DeployError(
-        f"{text!r} is not a host name or an IP address by which clients could reach the server; "
-        "give it without https://, port, path or wildcard, such as fl.example.org or 192.0.2.7"
+        f"{text!r} is not a host name or an IP address that clients can connect to; use a form "
+        "such as fl.example.org or 192.0.2.7, without https://, port, path or wildcard"
     )
 
 
@@ -61,15 +61,15 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 
 
 def new_authority(key: Key, begin: datetime, end: datetime) -> x509.Certificate:
-    """Return the certificate of an authority that signs servers' certificates only."""
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    # A name of its own: TLS then says "unknown authority" of another one, not "bad signature".
-    name = _name(f"FedKeel authority {own.digest.hex()[:8]}")
+    """Return the self-signed certificate of a CA that may only sign server certificates."""
+    key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    # Unique per CA, so that TLS reports another CA as "unknown authority", not "bad signature".
+    name = _name(f"FedKeel authority {key_id.digest.hex()[:8]}")
     return (
         _builder(name, name, key, begin, end)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=False, certifies=True), critical=True)
-        .add_extension(own, critical=False)
+        .add_extension(key_id, critical=False)
         .sign(key, hashes.SHA256())
     )
 
@@ -82,27 +82,36 @@ def new_server(
     begin: datetime,
     end: datetime,
 ) -> x509.Certificate:
-    """Return a server's certificate for these names, signed by the authority's key."""
-    of = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(of)
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    """Return a server certificate.
+
+    Args:
+        key: The server's private key.
+        names: Host names and IP addresses of the server.
+        authority: The CA's certificate.
+        signer: The CA's private key.
+        begin: Start of the validity period. It is backdated by one day.
+        end: End of the validity period.
+    """
+    ca_key_id = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_key_id)
+    key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return (
         _builder(_name("FedKeel server"), authority.subject, key, begin, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=True, certifies=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(list(map(_alternative, names))), critical=False)
-        .add_extension(own, critical=False)
+        .add_extension(key_id, critical=False)
         .add_extension(issuer, critical=False)
         .sign(signer, hashes.SHA256())
     )
 
 
 def load_key(path: Path) -> Key | None:
-    """Read a private key; None where there is no file.
+    """Return the private key in a file, or None if there is no file.
 
     Raises:
-        DeployError: it is damaged or of another type.
+        DeployError: The file is damaged, or the key is not an EC key.
     """
     data = read_file(path)
     if data is None:
@@ -112,15 +121,15 @@ def load_key(path: Path) -> Key | None:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise DeployError(f"{path} is damaged: no private key can be read from it") from error
     if not isinstance(key, Key):
-        raise DeployError(f"{path} is not a key of this federation, which are of type EC")
+        raise DeployError(f"{path} is not an EC key; all keys of the federation are EC keys")
     return key
 
 
 def load_certificate(path: Path) -> x509.Certificate | None:
-    """Read a certificate; None where there is no file.
+    """Return the certificate in a file, or None if there is no file.
 
     Raises:
-        DeployError: it is damaged.
+        DeployError: The file is damaged.
     """
     data = read_file(path)
     if data is None:
@@ -132,12 +141,12 @@ def load_certificate(path: Path) -> x509.Certificate | None:
 
 
 def is_key_of(key: Key, certificate: x509.Certificate) -> bool:
-    """Say whether a certificate is for this key."""
+    """Return whether a certificate belongs to this key."""
     return key.public_key() == certificate.public_key()
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Say whether an authority signed a certificate; days are not looked at."""
+    """Return whether a CA signed a certificate. Validity dates are not checked."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -148,9 +157,9 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 def is_authority(certificate: x509.Certificate) -> bool:
     """Return whether a certificate may sign others.
 
-    The strict reading of RFC 5280, 4.2.1.9: without the extension BasicConstraints it may not.
-    OpenSSL trusts a self-signed certificate without it as a server's own certificate, but rejects
-    every certificate that it signed. As a federation's CA it would lock out all clients later.
+    Strict reading of RFC 5280, 4.2.1.9: without the extension BasicConstraints it may not.
+    OpenSSL accepts a self-signed certificate without it as a server's own certificate, but
+    rejects every certificate that it signed. Used as the CA, it would lock out all clients later.
     """
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -159,12 +168,14 @@ def is_authority(certificate: x509.Certificate) -> bool:
 
 
 def names_in(certificate: x509.Certificate) -> list[str]:
-    """Return the host names and addresses that a certificate is for."""
+    """Return the host names and IP addresses in a certificate."""
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternatives = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
     except x509.ExtensionNotFound:
         return []
-    return [str(name.value) for name in found]
+    return [str(name.value) for name in alternatives]
 
 
 def _name(text: str) -> x509.Name:
@@ -197,4 +208,4 @@ def _builder(
 ) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer)
     builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-    return builder.not_valid_before(begin - EARLY).not_valid_after(end)
+    return builder.not_valid_before(begin - BACKDATED).not_valid_after(end)

@@ -157,7 +157,7 @@ def run_all(
     finally:
         with stop_signals_ignored():
             left = [one.process for one in running.values()]
-            group.end(*left, patience=PATIENCE_SECONDS)
+            group.end(*left, timeout=PATIENCE_SECONDS)
     return results
 
 

@@ -1,10 +1,9 @@
-"""The environment in which Flower keeps quiet."""
+"""Environment variables that turn off telemetry, update checks and installs by Flower and Ray."""
 
 from collections.abc import Mapping
 
 QUIET: Mapping[str, str] = {
-    # Neither telemetry nor an update check, which would ask the internet, nor installing torch
-    # anew for each run.
+    # Telemetry and update checks need the internet. The last one would install torch per run.
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

@@ -1,4 +1,4 @@
-"""A process group whose members' lines are listened to."""
+"""A process group that passes each line of its members' output to a callback."""
 
 import os
 import subprocess
@@ -10,22 +10,22 @@ from typing import Self
 
 from deploy.system.process_group import ProcessGroup
 
-LONGEST_LINE = 2**13  # bytes; a longer one is told in pieces
+LONGEST_LINE = 2**13  # bytes, longer lines are split
 LAST_LINES_SECONDS = 5.0
 
 
 class PipedProcessGroup:
-    """Members of one group; leaving the block ends them and whatever they started."""
+    """A process group as a context manager. Leaving the block ends all of its processes."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], patience: float) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], timeout: float) -> None:
         """Start the group.
 
         Args:
-            folder: the working directory of the members.
-            environment: theirs, whole.
-            patience: seconds that the first member gets to end by itself on leaving the block.
+            folder: Working directory of the members.
+            environment: All environment variables of the members.
+            timeout: Seconds until the first member is killed after the block ends.
         """
-        self.folder, self.environment, self.patience = folder, environment, patience
+        self.folder, self.environment, self.timeout = folder, environment, timeout
         self.members: list[subprocess.Popen[bytes]] = []
         self._listeners: list[threading.Thread] = []
         self._group = ProcessGroup()
@@ -33,10 +33,10 @@ class PipedProcessGroup:
     def start(
         self, command: Sequence[str], listen: Callable[[str], None]
     ) -> "subprocess.Popen[bytes]":
-        """Start a member; `listen` is called in a thread of its own with each line it writes.
+        """Start a member. A thread calls `listen` with each line of its output.
 
         Raises:
-            DeployError: there is no such command.
+            DeployError: The command cannot be started.
         """
         read, write = os.pipe()
         listener = threading.Thread(target=_listen, args=(read, listen), daemon=True)
@@ -50,8 +50,8 @@ class PipedProcessGroup:
         return process
 
     def is_whole(self) -> bool:
-        """Say whether all members still run."""
-        return self._group.has_leader() and all(each.poll() is None for each in self.members)
+        """Return whether all members are running."""
+        return self._group.has_leader() and all(member.poll() is None for member in self.members)
 
     def __enter__(self) -> Self:
         return self
@@ -62,8 +62,8 @@ class PipedProcessGroup:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Ask the first member to end, give it time, then kill the whole group."""
-        self._group.end(*self.members[:1], patience=self.patience)
+        """Terminate the first member, wait until the timeout, then kill the whole group."""
+        self._group.end(*self.members[:1], timeout=self.timeout)
         for listener in self._listeners:
             listener.join(LAST_LINES_SECONDS)
 

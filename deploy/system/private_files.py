@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read."""
+"""Read and write files and folders that only their owner may read."""
 
 import os
 import stat
@@ -13,39 +13,45 @@ PRIVATE, PUBLIC = 0o600, 0o644
 
 
 def make_folder(path: Path, mode: int = 0o700, *, close: bool = False) -> None:
-    """Make a folder; with `close`, one that is there and is wider gets this mode too.
+    """Make a folder.
+
+    Args:
+        path: The folder. Missing parents are made with mode 0755.
+        mode: Permission bits.
+        close: Remove other permission bits from an existing folder.
 
     Raises:
-        DeployError: it is a link or a file, or this user may not write in it.
+        DeployError: The path is a link or a file, or this user may not write to the folder.
     """
     try:
         for parent in reversed([p for p in path.parents if not p.exists()]):
             parent.mkdir(0o755)
-            parent.chmod(stat.S_IMODE(parent.stat().st_mode) & 0o755)  # whatever the umask allows
+            parent.chmod(stat.S_IMODE(parent.stat().st_mode) & 0o755)  # the umask may allow more
         try:
             path.mkdir(mode)
         except FileExistsError:
-            found = path.lstat()
-            if not stat.S_ISDIR(found.st_mode):
-                raise DeployError(f"{path} is {_kind(found.st_mode)}, expected a folder") from None
-        has = path.stat()
-        if close and os.geteuid() in (0, has.st_uid):
-            path.chmod(stat.S_IMODE(has.st_mode) & mode | stat.S_IRWXU)
+            existing = path.lstat()
+            if not stat.S_ISDIR(existing.st_mode):
+                message = f"{path} is {_kind(existing.st_mode)}, expected a folder"
+                raise DeployError(message) from None
+        status = path.stat()
+        if close and os.geteuid() in (0, status.st_uid):
+            path.chmod(stat.S_IMODE(status.st_mode) & mode | stat.S_IRWXU)
     except OSError as error:
         raise DeployError(f"the folder {path} cannot be made: {error.strerror}") from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise DeployError(
-            f"the folder {path} is closed to this user: it belongs to uid {has.st_uid} with mode "
-            f"{stat.S_IMODE(has.st_mode):04o}, and uid {os.geteuid()} needs to read, write and "
-            f"enter it; run this as its owner, or: chown {os.geteuid()} {path}"
+            f"uid {os.geteuid()} may not read, write and enter the folder {path}, which belongs to "
+            f"uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}; run this as its "
+            f"owner, or: chown {os.geteuid()} {path}"
         )
 
 
 def read_file(path: Path) -> bytes | None:
-    """Return what a file holds, None where there is none.
+    """Return the content of a file, or None if there is no file.
 
     Raises:
-        DeployError: it is a link or no file, or this user may not read it.
+        DeployError: The path is a link or not a file, or this user may not read it.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -54,7 +60,9 @@ def read_file(path: Path) -> bytes | None:
     except OSError as error:
         try:
             if stat.S_ISLNK(path.lstat().st_mode):
-                raise DeployError(f"{path} is a symbolic link; put the file itself there") from None
+                raise DeployError(
+                    f"{path} is a symbolic link; replace it by the file itself"
+                ) from None
             owner = f" (it belongs to uid {path.lstat().st_uid}; this is uid {os.geteuid()})"
         except OSError:
             owner = f" (this is uid {os.geteuid()})"
@@ -70,19 +78,19 @@ def read_file(path: Path) -> bytes | None:
 def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> None:
     """Write a file atomically with these permission bits.
 
-    The caller holds the folder's lock, or is its only writer.
+    The caller holds the folder's lock or is its only writer.
 
     Args:
-        path: the file.
-        data: its content.
-        mode: its permission bits, see `common.io.files.atomic_write`.
-        replace: whether to replace a file of this name.
+        path: The file.
+        data: The content.
+        mode: Permission bits, see `common.io.files.atomic_write`.
+        replace: Replace an existing file.
 
     Raises:
-        DeployError: a file of that name exists, or it cannot be written.
+        DeployError: The file exists already or cannot be written.
     """
     if not replace and os.path.lexists(path):
-        raise DeployError(f"{path} exists already and is not overwritten")
+        raise DeployError(f"{path} exists already; move it away first")
     try:
         remove_partial_files(path.parent, path.name)
         with atomic_write(path, mode=mode) as file:
@@ -94,7 +102,7 @@ def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; wait while another process has it."""
+    """Hold the lock of a folder. Wait while another process holds it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         lock(handle, wait=True)

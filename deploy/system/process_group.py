@@ -1,4 +1,4 @@
-"""Processes that end together, and with us even when we are killed."""
+"""A process group that ends with this process, even on SIGKILL."""
 
 import os
 import signal
@@ -16,15 +16,15 @@ REINSTALL = "is Flower installed in this environment (fedkeel doctor)?"
 
 
 def bin_folder() -> Path:
-    """Return where this environment keeps its commands."""
+    """Return the folder of this Python environment's commands."""
     return Path(sys.prefix) / "bin"
 
 
 class ProcessGroup:
-    """A process group whose leader takes it down when we are gone.
+    """A process group whose leader kills it when this process ends.
 
-    The leader waits for the end of a pipe that only we hold open, and then kills the whole group:
-    a kill -9 of ours leaves nothing behind, not even an app process that hangs.
+    The leader waits for the end of a pipe that only this process holds open. Then it kills the
+    whole group. So even a kill -9 of this process leaves no member behind.
     """
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class ProcessGroup:
         env: Mapping[str, str],
         out: int | IO[bytes],
     ) -> "subprocess.Popen[bytes]":
-        """Start a command in the group, its output going to `out`.
+        """Start a command in the group and write its output to `out`.
 
         Raises:
-            DeployError: it cannot be started.
+            DeployError: The command cannot be started.
         """
         try:
             process = subprocess.Popen(
@@ -62,20 +62,20 @@ class ProcessGroup:
             )
         except OSError as error:
             raise DeployError(f"{command[0]} cannot be started: {error}; {REINSTALL}") from error
-        self._started = [one for one in self._started if one.poll() is None] + [process]
+        self._started = [started for started in self._started if started.poll() is None] + [process]
         return process
 
     def has_leader(self) -> bool:
-        """Whether the leader lives; without it the group is gone."""
+        """Return whether the leader is running. Without the leader, the group is gone."""
         return self._leader.poll() is None
 
-    def end(self, *first: "subprocess.Popen[bytes]", patience: float = LAST_SECONDS) -> None:
-        """Ask `first` to end, then kill whatever is left of the group."""
+    def end(self, *first: "subprocess.Popen[bytes]", timeout: float = LAST_SECONDS) -> None:
+        """Terminate `first`, wait at most `timeout` seconds for each, then kill the whole group."""
         for process in first:
             process.terminate()
         for process in first:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
+                process.wait(timeout)
         with suppress(ProcessLookupError):
             os.killpg(self._leader.pid, signal.SIGKILL)
         for process in (self._leader, *self._started):

@@ -1,4 +1,4 @@
-"""Signals that stop a command, and the lock of a run directory."""
+"""Handle the signals that stop a command, and lock a run directory."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def on_stop_signal(act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` on SIGINT, SIGTERM and SIGHUP, as often as they come.
+    """Call `act` on each SIGINT, SIGTERM and SIGHUP.
 
     A signal that the parent process ignores stays ignored (SIGHUP under nohup, SIGINT of a
     shell's background job), except SIGTERM.
@@ -44,7 +44,7 @@ def interrupt() -> NoReturn:
 
 @contextmanager
 def stop_signals_ignored() -> Iterator[None]:
-    """Ignore SIGINT, SIGTERM and SIGHUP, while something is cleaned up."""
+    """Ignore SIGINT, SIGTERM and SIGHUP during the block, for cleaning up."""
     with _handlers(dict.fromkeys(STOPPING, signal.SIG_IGN)):
         yield
 
@@ -53,7 +53,7 @@ def run_dir_lock(run_dir: Path) -> AbstractContextManager[object]:
     """Hold the lock of a run directory.
 
     Raises:
-        ConfigError: another process has it.
+        ConfigError: Another process holds it.
     """
     taken = ConfigError(
         f"another process is running the run in {run_dir}; wait for it, or give this one another "
@@ -68,7 +68,7 @@ def _stays_ignored(number: signal.Signals) -> bool:
 
 @contextmanager
 def _handlers(wanted: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Install these handlers for the block; outside the main thread Python allows none."""
+    """Install these handlers for the block. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

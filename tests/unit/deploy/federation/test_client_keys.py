@@ -146,14 +146,14 @@ def other(key: ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | ec.EllipticCurveP
     [
         ("", "got 0 lines"),
         (f"{LINE}\n{LINE}", "got 2 lines"),
-        ("\n".join([LINE[:60], LINE[60:120], LINE[120:-6]]), "broken into 3 lines"),
+        ("\n".join([LINE[:60], LINE[60:120], LINE[120:-6]]), "split into 3 lines"),
         (LINE[:100], "damaged"),
         (LINE.replace("AAAAE2", "AAAAE3"), "damaged"),
         ("hello", "ecdsa-sha2-nistp384 is needed"),
         ("-----BEGIN PUBLIC KEY-----\nMHYw\n-----END PUBLIC KEY-----", "lines"),
-        (other(ed25519.Ed25519PrivateKey.generate()), "'ssh-ed25519', but a key of type ecdsa"),
-        (other(rsa.generate_private_key(65537, 2048)), "'ssh-rsa', but a key of type ecdsa"),
-        (other(ec.generate_private_key(ec.SECP256R1())), "nistp256', but a key of type ecdsa"),
+        (other(ed25519.Ed25519PrivateKey.generate()), "'ssh-ed25519'; a key of type ecdsa"),
+        (other(rsa.generate_private_key(65537, 2048)), "'ssh-rsa'; a key of type ecdsa"),
+        (other(ec.generate_private_key(ec.SECP256R1())), "nistp256'; a key of type ecdsa"),
     ],
 )
 def test_what_is_no_public_key_is_refused_with_what_is_needed(pasted: str, said: str) -> None:
@@ -184,7 +184,7 @@ def test_a_private_key_open_to_others_is_a_problem(tmp_path: Path, wide: int) ->
     [said] = check_private(tmp_path / "alice")
     assert f"mode {wide:04o}" in said
     assert "chmod 600" in said
-    with pytest.raises(DeployError, match="open to others"):
+    with pytest.raises(DeployError, match="open to other users"):
         make_key(tmp_path / "alice")
 
 
@@ -241,7 +241,7 @@ def test_half_a_pair_that_was_moved_away_is_named_before_anything_is_written(
     path = tmp_path / "keys" / "eve"
     make_key(path)
     path.unlink()
-    with pytest.raises(DeployError, match=r"eve.pub is there without its private key .*away too"):
+    with pytest.raises(DeployError, match=r"eve.pub exists without its private key .*away too"):
         make_key(path)
     assert not path.exists()
     path.with_name("eve.pub").unlink()

@@ -384,5 +384,5 @@ def test_a_closed_folder_is_named_with_its_owner_and_who_asks(tmp_path: Path) ->
     os.waitpid(child, 0)
     said = os.read(reader, 4096).decode()
     os.close(reader)
-    assert f"{home}/authority is closed to this user: it belongs to uid 0" in said
-    assert "uid 4242 needs to read, write and enter it" in said
+    assert f"uid 4242 may not read, write and enter the folder {home}/authority" in said
+    assert "which belongs to uid 0" in said
