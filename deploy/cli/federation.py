@@ -1,4 +1,4 @@
-"""The commands of operators and edge owners; each one's work is done in a module of its own."""
+"""The commands of operators and edge owners. Other modules do the work."""
 
 import json
 import sys
@@ -20,9 +20,10 @@ console = Console(highlight=False)
 
 Pki = Annotated[Path, typer.Option("--dir", help="Folder of keys and certificates.")]
 Hosts = Annotated[
-    list[str], typer.Option("--host", metavar="NAME_OR_IP", help="A name that clients dial.")
+    list[str],
+    typer.Option("--host", metavar="NAME_OR_IP", help="Host name or IP address of the server."),
 ]
-Days = Annotated[int, typer.Option("--days", min=1, help="How long the certificate is valid.")]
+Days = Annotated[int, typer.Option("--days", min=1, help="Validity of the certificate in days.")]
 Address = Annotated[
     str,
     typer.Option(
@@ -47,7 +48,7 @@ def add_to(cli: typer.Typer) -> None:
 
 
 def say(text: str) -> None:
-    """Print one event, with its time."""
+    """Print an event with its time."""
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
     console.print(line, markup=False, soft_wrap=True)
 
@@ -63,7 +64,7 @@ def pki_init(home: Pki = Path("pki"), host: Hosts = [], days: Days = 825) -> Non
 
 @pki.command("renew")
 def pki_renew(home: Pki = Path("pki"), host: Hosts = [], days: Days = 825) -> None:  # noqa: B006
-    """Make a new certificate for the server, of the same authority; --host adds names."""
+    """Make a new server certificate, signed by the same CA. --host adds names."""
     from deploy.federation.pki import renew
 
     for sentence in renew(home, host, days):
@@ -74,13 +75,13 @@ def server(
     pki: Annotated[Path, typer.Option("--pki", help="Folder of `pki init`.")] = Path("pki"),
     state: Annotated[Path, typer.Option("--state", help="Database and logs.")] = Path("state"),
     port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, help="Of the SuperLink, on loopback.")
+        int, typer.Option("--port", min=1, max=65535, help="Port of the SuperLink on loopback.")
     ] = 8000,
     fleet: Annotated[
-        str, typer.Option("--fleet", help='Where clients are let in, HOST:PORT; "" for nowhere.')
+        str, typer.Option("--fleet", help='HOST:PORT on which clients connect. "" starts no proxy.')
     ] = "0.0.0.0:8443",
 ) -> None:
-    """Run the server: SuperLink, app process and proxy, until stopped."""
+    """Run the server (SuperLink, app process and proxy) until stopped."""
     from deploy.federation.server import ServerOptions, run_server
 
     options = ServerOptions(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
@@ -93,7 +94,7 @@ def key(
     name: Client,
     folder: Folder = KEYS,
 ) -> None:
-    """Make this client's own key, if there is none, and print the public half."""
+    """Make this client's key if it has none, and print the public half."""
     from deploy.federation.client_keys import client_name, make_key, public_line
 
     path = folder.expanduser() / client_name(name)
@@ -104,12 +105,12 @@ def key(
 def enroll(
     name: Client,
     public: Annotated[
-        str, typer.Option("--key", help="File with the client's public key, - for the input.")
+        str, typer.Option("--key", help="File with the client's public key, - for stdin.")
     ] = "",
     superlink: Address = SUPERLINK,
     ca: Authority = CA,
 ) -> None:
-    """Let a client take part, under this name, with this key."""
+    """Enroll a client under this name with this key."""
     from deploy.federation import enrollment
     from deploy.federation.client_keys import client_name, make_key, public_line, read_public
 
@@ -117,20 +118,19 @@ def enroll(
     if public:
         text = sys.stdin.read(1 << 16) if public == "-" else _text(Path(public))
     else:
-        enrollment.check_free(
-            SuperLinkClient(superlink, ca), name
-        )  # before a key is made that nobody takes
+        # First, so that no key is made for a name that is in use.
+        enrollment.check_free(SuperLinkClient(superlink, ca), name)
         make_key(Path(name))
         text = public_line(Path(name))
         console.print(
-            f"made {name} (private: carry it to the client safely) and {name}.pub", markup=False
+            f"made {name} (private key; move it to the client safely) and {name}.pub", markup=False
         )
-    said = enrollment.enroll(SuperLinkClient(superlink, ca), name, read_public(text))
-    console.print(said, markup=False, soft_wrap=True)
+    message = enrollment.enroll(SuperLinkClient(superlink, ca), name, read_public(text))
+    console.print(message, markup=False, soft_wrap=True)
 
 
 def revoke(name: Client, superlink: Address = SUPERLINK, ca: Authority = CA) -> None:
-    """Shut a client out at once."""
+    """Revoke a client at once and for good."""
     from deploy.federation import enrollment
 
     console.print(
@@ -141,14 +141,14 @@ def revoke(name: Client, superlink: Address = SUPERLINK, ca: Authority = CA) -> 
 def clients(
     superlink: Address = SUPERLINK,
     ca: Authority = CA,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List who is enrolled, who is online, and when each was last seen."""
+    """List the enrolled clients, their status and their last heartbeat."""
     from deploy.federation import enrollment
 
     enrolled = enrollment.enrolled_clients(SuperLinkClient(superlink, ca))
     if as_json:
-        rows = [{**asdict(one), "last_seen": str(one.last_seen or "")} for one in enrolled]
+        rows = [{**asdict(client), "last_seen": str(client.last_seen or "")} for client in enrolled]
         typer.echo(json.dumps(rows))
     else:
         console.print(enrollment.clients_table(enrolled))
@@ -156,24 +156,26 @@ def clients(
 
 def join(
     superlink: Annotated[
-        str, typer.Option("--superlink", metavar="HOST:PORT", help="Where clients are let in.")
+        str, typer.Option("--superlink", metavar="HOST:PORT", help="The server's address.")
     ],
-    ca: Annotated[Path, typer.Option("--ca", help="The ca.crt that the operator gave.")],
+    ca: Annotated[Path, typer.Option("--ca", help="The ca.crt from the operator.")],
     data: Annotated[
-        Path | None, typer.Option("--data", help="This client's own folder of pictures.")
+        Path | None, typer.Option("--data", help="This client's folder of images.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="The federation.toml that the operator gave.")
+        Path | None, typer.Option("--config", help="The federation.toml from the operator.")
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="The client's name; else its key's.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="The client's name. Default: the key's file name.")
+    ] = "",
     key: Annotated[
-        Path | None, typer.Option("--key", help="Its private key; made if there is none.")
+        Path | None, typer.Option("--key", help="The client's private key. It is made if missing.")
     ] = None,
     partition: Annotated[
         str,
-        typer.Option("--partition", metavar="K/N", help="Its part of a data set that is dealt."),
+        typer.Option("--partition", metavar="K/N", help="Its partition of a built-in data set."),
     ] = "",
-    check: Annotated[bool, typer.Option("--check", help="End after the checks.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Run the checks only.")] = False,
     health: Annotated[
         str, typer.Option("--health", metavar="HOST:PORT", help="Offer a gRPC health service.")
     ] = "",
@@ -181,7 +183,7 @@ def join(
         Path | None, typer.Option("--home", help="Folder for what the node writes.")
     ] = None,
 ) -> None:
-    """Take part in a federation: check everything, then serve until stopped."""
+    """Join a federation: check this machine, then train on request until stopped."""
     from deploy.node.join import join as take_part
 
     code = take_part(
@@ -195,20 +197,22 @@ def join(
 
 
 def status(
-    name: Annotated[str, typer.Argument(help="The run's name; the newest if empty.")] = "",
+    name: Annotated[str, typer.Argument(help="The run's name. Default: the newest run.")] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print changes until the run ends.")
+    ] = False,
     every_client: Annotated[
-        bool, typer.Option("--all", help="A line for every client, however many there are.")
+        bool, typer.Option("--all", help="List all clients, not only those with problems.")
     ] = False,
     port: Annotated[
         int | None,
         typer.Option(
-            "--metrics", min=1, max=65535, help="Serve Prometheus on this port of loopback."
+            "--metrics", min=1, max=65535, help="Serve Prometheus metrics on this port of loopback."
         ),
     ] = None,
 ) -> None:
-    """Say what a run is doing: the round, who is asked, who has answered, who is late."""
+    """Print the state of a run: its round and replies, and each client's state."""
     from deploy.federation import prometheus
     from deploy.federation.status import find_run, print_status
 

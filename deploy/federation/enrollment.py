@@ -1,7 +1,7 @@
-"""The roll of a federation: who is enrolled, under which name, with which key.
+"""Enroll, list and revoke the clients of a federation.
 
-It is the SuperLink's own; nothing of it is kept elsewhere. One name has one key and one key one
-name. A SuperLink never takes a key again that was revoked, not even under its old name.
+The SuperLink stores the enrolled clients. FedKeel keeps no copy. Each name has one key, and each
+key has one name. A SuperLink never accepts a revoked key again, not even under its old name.
 """
 
 import tempfile
@@ -24,14 +24,14 @@ STYLES = {"online": "green", "offline": "yellow", "registered": "blue", REVOKED:
 
 @dataclass(frozen=True)
 class EnrolledClient:
-    """A client on the roll.
+    """An enrolled client.
 
     Args:
-        name: under which it is enrolled; "" if somebody registered it without one.
-        node_id: Flower's number for it.
-        status: "online", "offline", or "registered" where it has not connected yet.
-        last_seen: its last sign of life; None where there was none.
-        fingerprint: of its key, as `ssh-keygen -l` shows it.
+        name: The client's name. "" if it was registered with Flower's command and has no name.
+        node_id: Flower's id of the client's node.
+        status: "online", "offline", or "registered" if it has not connected yet.
+        last_seen: Time of its last heartbeat. None if there was none.
+        fingerprint: Fingerprint of its key, as `ssh-keygen -l` prints it.
     """
 
     name: str
@@ -41,104 +41,112 @@ class EnrolledClient:
     fingerprint: str
 
 
-def enrolled_clients(link: SuperLinkClient) -> list[EnrolledClient]:
-    """Return who is enrolled, by name.
+def enrolled_clients(superlink: SuperLinkClient) -> list[EnrolledClient]:
+    """Return the enrolled clients, sorted by name.
 
     Raises:
-        DeployError: the SuperLink cannot be reached, trusted or understood.
+        DeployError: The SuperLink cannot be reached, cannot be trusted, or sends a bad reply.
     """
-    return [one for one in _roll(link) if one.status != REVOKED]
+    return [client for client in _registered_clients(superlink) if client.status != REVOKED]
 
 
-def enroll(link: SuperLinkClient, name: str, key: PublicKey) -> str:
-    """Enrol a client and return a sentence about it; nothing happens if it is enrolled already.
+def enroll(superlink: SuperLinkClient, name: str, key: PublicKey) -> str:
+    """Enroll a client and return a message. A client that is enrolled already stays enrolled.
+
+    Args:
+        superlink: The federation's SuperLink.
+        name: The client's name.
+        key: The client's public key.
 
     Raises:
-        DeployError: the name has another key, the key another name, or the key was revoked.
+        DeployError: The name has another key, the key has another name, or the key was revoked.
     """
     client_name(name)
-    roll = _roll(link)
-    for one in roll:
-        if one.fingerprint == key.fingerprint and one.status == REVOKED:
+    registered = _registered_clients(superlink)
+    for client in registered:
+        if client.fingerprint == key.fingerprint and client.status == REVOKED:
             raise DeployError(
-                f"this key was enrolled{_as(one.name)} and revoked; a revoked key is never taken "
-                f"again: make a new one on the client (fedkeel key {name}, after moving the old "
-                "one away) and enrol that"
+                f"this key was enrolled{_as(client.name)} and revoked; a revoked key is never "
+                "accepted again. Move the old key away on the client, make a new one there "
+                f"(fedkeel key {name}), and enroll the new key"
             )
-        if one.fingerprint == key.fingerprint and one.name != name:
+        if client.fingerprint == key.fingerprint and client.name != name:
             raise DeployError(
-                f"this key is enrolled{_as(one.name)} already; a client has one name and a key of "
-                "its own"
+                f"this key is enrolled{_as(client.name)} already; use that name, or make "
+                "another key for this client"
             )
-    for one in roll:
-        if one.name == name and one.status != REVOKED:
-            if one.fingerprint == key.fingerprint:
-                return f'"{name}" is enrolled already with this key ({one.status})'
+    for client in registered:
+        if client.name == name and client.status != REVOKED:
+            if client.fingerprint == key.fingerprint:
+                return f'"{name}" is enrolled already with this key ({client.status})'
             raise DeployError(
-                f'"{name}" is enrolled with another key ({one.fingerprint}); to replace it, first '
-                f"fedkeel revoke {name}, then enrol again"
+                f'"{name}" is enrolled with another key ({client.fingerprint}); to replace it, '
+                f"first fedkeel revoke {name}, then enroll again"
             )
     with tempfile.TemporaryDirectory(prefix="fedkeel-key-") as folder:
         file = Path(folder) / "client.pub"
         file.write_text(f"{key.line}\n", encoding="utf-8")
-        said = link.flwr("supernode", "register", str(file), "--name", name)
-    return f'"{name}" is enrolled with {key.fingerprint} (node {said["node-id"]})'
+        reply = superlink.flwr("supernode", "register", str(file), "--name", name)
+    return f'"{name}" is enrolled with {key.fingerprint} (node {reply["node-id"]})'
 
 
-def check_free(link: SuperLinkClient, name: str) -> None:
-    """See that nobody is enrolled under a name.
+def check_free(superlink: SuperLinkClient, name: str) -> None:
+    """Check that no client is enrolled under a name.
 
     Raises:
-        DeployError: somebody is.
+        DeployError: A client is.
     """
-    if name in {one.name for one in enrolled_clients(link)}:
+    if name in {client.name for client in enrolled_clients(superlink)}:
         raise DeployError(
-            f'"{name}" is enrolled already; to replace its key, first fedkeel revoke {name}, or '
-            "take another name"
+            f'"{name}" is enrolled already; choose another name, or to replace its key first run '
+            f"fedkeel revoke {name}"
         )
 
 
-def revoke(link: SuperLinkClient, name: str) -> str:
-    """Take a client off the roll, whether it is connected or not; return a sentence about it.
+def revoke(superlink: SuperLinkClient, name: str) -> str:
+    """Revoke a client, connected or not, and return a message.
 
     Raises:
-        DeployError: nobody of that name is enrolled.
+        DeployError: No client of this name is enrolled.
     """
-    roll = enrolled_clients(link)
-    found = [one for one in roll if one.name == name]
-    if not found:
-        known = [one.name for one in roll if one.name]
+    enrolled = enrolled_clients(superlink)
+    matches = [client for client in enrolled if client.name == name]
+    if not matches:
+        known = [client.name for client in enrolled if client.name]
         raise DeployError(
-            f'nobody of the name "{name}" is enrolled{did_you_mean(name, known)}; see: '
-            "fedkeel clients"
+            f'no client named "{name}" is enrolled{did_you_mean(name, known)}; '
+            "list them: fedkeel clients"
         )
-    for one in found:  # more than one only if somebody used Flower's own command
-        link.flwr("supernode", "unregister", str(one.node_id))
+    for client in matches:  # several only if one was registered with Flower's own command
+        superlink.flwr("supernode", "unregister", str(client.node_id))
     return (
-        f'"{name}" is revoked: it gets no more work, what it sends is refused, and its key is '
-        "never taken again (it can be enrolled anew with a new key)"
+        f'"{name}" is revoked: it gets no more orders, its replies are rejected, and its key is '
+        f"never accepted again. To let it return, enroll {name} with a new key"
     )
 
 
 def clients_table(enrolled: Sequence[EnrolledClient], now: datetime | None = None) -> Table:
-    """Return the roll as a table."""
+    """Return the enrolled clients as a table with the age of the last heartbeat."""
     now = now or datetime.now(UTC)
-    shown = Table(header_style="bold")
+    table = Table(header_style="bold")
     for column in ("client", "status", "last seen", "key"):
-        shown.add_column(column, overflow="fold")
-    for one in enrolled:
-        style = STYLES.get(one.status, "")
-        seen = "never" if one.last_seen is None else _ago(now, one.last_seen)
-        status = f"[{style}]{one.status}[/]" if style else one.status
-        shown.add_row(escape(one.name) or f"(no name) {one.node_id}", status, seen, one.fingerprint)
-    return shown
+        table.add_column(column, overflow="fold")
+    for client in enrolled:
+        style = STYLES.get(client.status, "")
+        seen = "never" if client.last_seen is None else _ago(now, client.last_seen)
+        status = f"[{style}]{client.status}[/]" if style else client.status
+        name = escape(client.name) or f"(no name) {client.node_id}"
+        table.add_row(name, status, seen, client.fingerprint)
+    return table
 
 
-def _roll(link: SuperLinkClient) -> list[EnrolledClient]:
-    return sorted(map(_read, link.nodes()), key=lambda one: (one.name, one.node_id))
+def _registered_clients(superlink: SuperLinkClient) -> list[EnrolledClient]:
+    return sorted(
+        map(_client_of_node, superlink.nodes()), key=lambda client: (client.name, client.node_id)
+    )
 
 
-def _read(node: dict[str, Any]) -> EnrolledClient:
+def _client_of_node(node: dict[str, Any]) -> EnrolledClient:
     seen = node["seen"] and datetime.fromisoformat(node["seen"])
     fingerprint = fingerprint_of(node["key"].encode("ascii"))
     return EnrolledClient(node["name"], node["node-id"], node["status"], seen or None, fingerprint)

@@ -1,8 +1,8 @@
-"""Ask gRPC health services whether they serve: `python -m deploy.federation.health HOST:PORT ...`.
+"""Query gRPC health services: `python -m deploy.federation.health HOST:PORT ...`.
 
-Flower's processes offer grpc.health.v1 under `--health-server-address`, without TLS and so on a
-loopback address. The exit code is 0 when all that were asked serve, else 1 with one line that names
-those that do not.
+Flower's processes offer grpc.health.v1 under `--health-server-address`. It has no TLS, so they
+listen on a loopback address. The exit code is 0 if all services are healthy. Otherwise it is 1,
+and one line on stderr names the unhealthy ones.
 """
 
 import argparse
@@ -14,16 +14,16 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from common.errors import DeployError
 
-SECONDS = 3.0  # for one address
+TIMEOUT_SECONDS = 3.0  # per address
 CHECK = "/grpc.health.v1.Health/Check"
-OPTIONS = (("grpc.enable_http_proxy", 0),)  # a proxy variable is not for this machine's own ports
+OPTIONS = (("grpc.enable_http_proxy", 0),)  # HTTP proxies do not apply to loopback
 
 
-def check_health(address: str, seconds: float = SECONDS) -> None:
-    """Return if the health service at `address` (HOST:PORT) says that it serves.
+def check_health(address: str, timeout: float = TIMEOUT_SECONDS) -> None:
+    """Check that the health service at `address` (HOST:PORT) reports SERVING.
 
     Raises:
-        DeployError: nobody answers within `seconds`, or the answer is another one.
+        DeployError: No reply within `timeout` seconds, or the reply is another status.
     """
     with grpc.insecure_channel(address, options=OPTIONS) as channel:
         check = channel.unary_unary(
@@ -32,29 +32,31 @@ def check_health(address: str, seconds: float = SECONDS) -> None:
             response_deserializer=HealthCheckResponse.FromString,
         )
         try:
-            status = check(HealthCheckRequest(), timeout=seconds).status
+            status = check(HealthCheckRequest(), timeout=timeout).status
         except grpc.RpcError as error:
             raise DeployError(
                 f"{address} does not answer ({error.code().name}: {error.details()})"
             ) from error
-        except ValueError as error:  # from within grpc, for what cannot be an address
+        except ValueError as error:  # raised by grpc for an impossible address
             raise DeployError(f'"{address}" is not HOST:PORT ({error})') from error
     if status != HealthCheckResponse.SERVING:
-        raise DeployError(f"{address} says {HealthCheckResponse.ServingStatus.Name(status)}")
+        raise DeployError(f"{address} reports {HealthCheckResponse.ServingStatus.Name(status)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask every address on the command line; return the exit code."""
+    """Check every address on the command line and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m deploy.federation.health", description="Ask for health."
+        prog="python -m deploy.federation.health", description="Check gRPC health services."
     )
     parser.add_argument("addresses", nargs="+", metavar="HOST:PORT")
-    parser.add_argument("--timeout", type=float, default=SECONDS, help="seconds for each address")
-    given = parser.parse_args(arguments)
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_SECONDS, help="seconds for each address"
+    )
+    options = parser.parse_args(arguments)
     problems = []
-    for address in given.addresses:
+    for address in options.addresses:
         try:
-            check_health(address, given.timeout)
+            check_health(address, options.timeout)
         except DeployError as error:
             problems.append(str(error).replace("\n", " "))
     if problems:

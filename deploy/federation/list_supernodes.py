@@ -1,7 +1,7 @@
-"""Ask a SuperLink for its clients, as a process of its own: HOST:PORT [CA], answers in JSON.
+"""Print the clients of a SuperLink as JSON. Runs as a separate process: HOST:PORT [CA].
 
-`flwr supernode ls` tells neither a client's name nor its key, though the SuperLink sends both;
-this is the same question without that loss.
+`flwr supernode ls` omits the names and keys of clients, although the SuperLink sends both. This
+script makes the same request and prints them.
 """
 
 import json
@@ -19,12 +19,12 @@ from common.flower_internals import (
 )
 
 
-def described(node: NodeInfo) -> dict[str, Any]:
-    """Return what the SuperLink says of a client; "seen" is the last sign of life, ISO 8601."""
+def node_entry(node: NodeInfo) -> dict[str, Any]:
+    """Return a client's entry in the SuperLink. "seen" is its last heartbeat in ISO 8601."""
     seen = node.last_deactivated_at or None
     if node.status == "online":
-        beat = node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval
-        seen = datetime.fromtimestamp(beat, UTC).isoformat()
+        heartbeat = node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval
+        seen = datetime.fromtimestamp(heartbeat, UTC).isoformat()
     return {
         "name": node.name,
         "node-id": node.node_id,
@@ -36,7 +36,7 @@ def described(node: NodeInfo) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print every client that was ever registered."""
+    """Print every client that was ever registered, revoked ones included."""
     address, *ca = sys.argv[1:]
     certificates = Path(ca[0]).read_bytes() if ca else None
     version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
@@ -44,4 +44,4 @@ def main() -> None:
         address, insecure=False, root_certificates=certificates, interceptors=[version]
     ) as client:
         nodes = client.ListNodes(ListNodesRequest()).nodes_info
-    sys.stdout.write(json.dumps({"success": True, "nodes": [*map(described, nodes)]}))
+    sys.stdout.write(json.dumps({"success": True, "nodes": [*map(node_entry, nodes)]}))

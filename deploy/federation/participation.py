@@ -1,4 +1,4 @@
-"""The clients of a run: what each does now, what it last sent, and the rounds that it missed."""
+"""The clients of a run: current state, last reply and missed rounds."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,25 +12,25 @@ from common.runs.live_state import LiveState
 from common.runs.records import RoundRecord
 from common.types import ClientId, by_client
 
-FEW_CLIENTS = 20  # so many are listed whatever they do
-# What clients may be doing, those first that need a look; "" once the run is over.
-DOING = ("refused", "offline", "missing", "asked again", "at work", "answered", "ready", "")
-WELL = {"answered", "ready", ""}
+FEW_CLIENTS = 20  # up to this number, every client is listed
+# States of a client, problems first. "" after the run has ended.
+STATES = ("refused", "offline", "missing", "asked again", "at work", "answered", "ready", "")
+HEALTHY = {"answered", "ready", ""}
 
 
 @dataclass(frozen=True)
 class Participation:
-    """Who is there, who is late and who is not coming.
+    """The state of each client of a run.
 
     Attributes:
-        live: the last look at the run.
-        doing: one of DOING for each client that is known: connected, refused, or of the last round.
-        newest: the last round to which each client replied.
-        drops: the rounds that went on without each client.
+        live: The live state that the run wrote last.
+        states: One of STATES for each client that is connected, refused or was in the last round.
+        newest: The last round to which each client replied.
+        drops: The rounds from which each client was dropped.
     """
 
     live: LiveState
-    doing: Mapping[ClientId, str]
+    states: Mapping[ClientId, str]
     newest: Mapping[ClientId, RoundRecord]
     drops: Mapping[ClientId, list[RoundRecord]]
 
@@ -38,43 +38,43 @@ class Participation:
     def of(
         cls, live: LiveState | None, records: Sequence[RoundRecord], *, is_over: bool
     ) -> "Participation":
-        """Return the turnout of a run by its last look and its records."""
+        """Return the participation in a run, from its live state and its records."""
         live = live or LiveState("", 0, 0, 0.0)
-        doing = dict.fromkeys(records[-1].cohort if records else (), "offline")
-        for what, clients in (  # the later ones count
+        states = dict.fromkeys(records[-1].cohort if records else (), "offline")
+        for state, clients in (  # the last match wins
             ("ready", live.ready), ("at work", live.asked), ("asked again", live.again),
             ("missing", live.missing), ("answered", live.answered), ("refused", live.refused),
         ):  # fmt: skip
-            doing |= dict.fromkeys(clients, what)
+            states |= dict.fromkeys(clients, state)
         drops: dict[ClientId, list[RoundRecord]] = {}
         for record in records:
             for client in record.dropped:
                 drops.setdefault(client, []).append(record)
         newest = {client: record for record in records for client in record.replied}
-        return cls(live, dict.fromkeys(doing, "") if is_over else doing, newest, drops)
+        return cls(live, dict.fromkeys(states, "") if is_over else states, newest, drops)
 
     @cached_property
     def clients(self) -> list[ClientId]:
-        """All of them, by id."""
-        return sorted(self.doing, key=by_client)
+        """All clients, sorted by id."""
+        return sorted(self.states, key=by_client)
 
     @property
-    def worth_a_look(self) -> list[ClientId]:
-        """All if they are few; else at most FEW_CLIENTS, those in trouble first."""
+    def listed_clients(self) -> list[ClientId]:
+        """All clients, or at most FEW_CLIENTS with problems, the worst first, if there are more."""
         if len(self.clients) <= FEW_CLIENTS:
             return self.clients
-        ours = [c for c in self.clients if self.doing[c] not in WELL or c in self.drops]
-        ours.sort(key=lambda c: (DOING.index(self.doing[c]), -len(self.drops.get(c, ()))))
-        return ours[:FEW_CLIENTS]
+        listed = [c for c in self.clients if self.states[c] not in HEALTHY or c in self.drops]
+        listed.sort(key=lambda c: (STATES.index(self.states[c]), -len(self.drops.get(c, ()))))
+        return listed[:FEW_CLIENTS]
 
     def __str__(self) -> str:
-        counts = Counter(self.doing.values())
-        parts = [f"{counts[what]:,} {what}" for what in DOING if what and counts[what]]
-        one = "client" if len(self.doing) == 1 else "clients"
-        return f"{len(self.doing):,} {one}" + (f": {', '.join(parts)}" if parts else "")
+        counts = Counter(self.states.values())
+        parts = [f"{counts[state]:,} {state}" for state in STATES if state and counts[state]]
+        noun = "client" if len(self.states) == 1 else "clients"
+        return f"{len(self.states):,} {noun}" + (f": {', '.join(parts)}" if parts else "")
 
     def table(self, clients: Iterable[ClientId]) -> Table:
-        """Return a table with a line for each of these clients."""
+        """Return a table with one row per client."""
         table = Table(box=None, pad_edge=False)
         for title, justify in (
             ("client", "left"), ("now", "left"), ("last reply", "right"), ("s", "right"),
@@ -89,7 +89,7 @@ class Participation:
         newest, drops = self.newest.get(client), self.drops.get(client, [])
         reason = drops[-1].dropped[client] if drops else ""
         return (
-            single_line(self._now(client)),
+            single_line(self._state(client)),
             f"round {newest.round}" if newest else "",
             f"{newest.arrived[client]:.1f}" if newest and client in newest.arrived else "",
             *(
@@ -100,8 +100,8 @@ class Participation:
             single_line(self.live.refused.get(client) or reason),
         )
 
-    def _now(self, client: ClientId) -> str:
-        doing = self.doing[client]
-        if doing == "answered":
+    def _state(self, client: ClientId) -> str:
+        state = self.states[client]
+        if state == "answered":
             return f"answered in {self.live.answered[client]:.1f} s"
-        return self.live.missing[client] if doing == "missing" else doing
+        return self.live.missing[client] if state == "missing" else state

@@ -1,4 +1,4 @@
-"""The files of a federation's pki folder, opened by one process at a time."""
+"""The files of a federation's pki folder, and the lock that one process at a time holds."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +12,7 @@ FOLDERS = {"authority": 0o700, "server": 0o700, "link": 0o700, "public": 0o755}
 
 
 class PkiFiles:
-    """Where everything lies below a federation's pki folder."""
+    """The paths of the files in a federation's pki folder."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -28,22 +28,22 @@ class PkiFiles:
 
 @contextmanager
 def open_pki(home: Path) -> Iterator[tuple[PkiFiles, list[str]]]:
-    """The four folders, for this process alone, with nothing left halfway in."""
+    """Lock the four folders, finish an interrupted renewal, and yield the paths and messages."""
     files = PkiFiles(home)
     for name, mode in FOLDERS.items():
         make_folder(home / name, mode, close=True)
     with ExitStack() as stack:
-        for name in FOLDERS:  # they may be volumes, of which other processes mount others
+        for name in FOLDERS:  # each may be a volume of its own
             stack.enter_context(folder_lock(home / name))
             remove_partial_files(home / name)
-        done = move_in(files)
-        yield files, [f"put {files.crt} in its place, which was interrupted"] if done else []
+        was_interrupted = move_in(files)
+        yield files, [f"finished the interrupted renewal of {files.crt}"] if was_interrupted else []
 
 
 def move_in(files: PkiFiles) -> bool:
-    """Let the next key and certificate take their places; False where there are none.
+    """Replace the server's key and certificate by the next pair. Return False if there is none.
 
-    What was interrupted before the key moved is undone: the old pair is still whole.
+    A renewal that was interrupted before the key moved is discarded. The old pair is then intact.
     """
     crt, key = load_certificate(files.next_crt), load_key(files.next_key)
     if crt is not None and key is not None and is_key_of(key, crt):

@@ -1,7 +1,7 @@
-"""The server's side without containers: SuperLink, app process and proxy, kept running.
+"""Run the server without containers: SuperLink, app process and proxy, restarted when they end.
 
-The SuperLink serves its Control and Runtime APIs, which authenticate nobody, on the same port as
-the clients' Fleet API; so it listens on loopback, and only the proxy is seen from outside.
+The SuperLink serves its Control and Runtime APIs on the same port as the clients' Fleet API, and
+these two authenticate no one. So it listens on loopback, and clients reach it through the proxy.
 """
 
 import ipaddress
@@ -26,26 +26,26 @@ from deploy.system.flower_env import QUIET
 from deploy.system.private_files import make_folder
 from deploy.system.process_group import ProcessGroup, bin_folder
 
-LOG_BYTES = 16 << 20  # a log file is moved away beyond
+LOG_BYTES = 16 << 20  # a larger log file is rotated
 POLL_SECONDS = 0.5
-LONGEST_PAUSE = 30.0
-HEALTHY_SECONDS = 60.0
-TASK_POLL_SECONDS = 0.2  # of the app process; Flower's own is 1 s
+MAX_RESTART_DELAY_SECONDS = 30.0
+HEALTHY_SECONDS = 60.0  # a process that ran longer restarts without delay
+TASK_POLL_SECONDS = 0.2  # of the app process, Flower's default is 1 s
 NAME = re.compile(r"\$\{([A-Z_]+)\}")
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]  # prints one event
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where a server keeps what, and where it listens.
+    """The folders and addresses of a server.
 
     Attributes:
-        pki: folder of keys and certificates, see `deploy.federation.pki`.
-        state: folder of the database and the logs.
-        runs: working directory of the app process, below which runs are written.
-        port: of the SuperLink, on loopback.
-        fleet: HOST:PORT of the proxy; "" starts none.
+        pki: Folder of keys and certificates, see `deploy.federation.pki`.
+        state: Folder of the database and the logs.
+        runs: Working directory of the app process. Runs are written below it.
+        port: Port of the SuperLink on loopback.
+        fleet: HOST:PORT of the proxy. "" starts no proxy.
     """
 
     pki: Path
@@ -61,77 +61,77 @@ class ServerOptions:
 
     @property
     def ca(self) -> Path:
-        """The certificate that clients trust."""
+        """The CA certificate that clients trust."""
         return self.pki / "public/ca.crt"
 
 
-def commands(place: ServerOptions, folder: Path) -> dict[str, list[str]]:
-    """Return what has to run, by name; `folder` takes the proxy's files.
+def commands(options: ServerOptions, folder: Path) -> dict[str, list[str]]:
+    """Return the command of each process by name. Write the proxy's files to `folder`.
 
     Raises:
-        DeployError: a key or certificate is missing, or nginx is.
+        DeployError: A key, a certificate or nginx is missing.
     """
-    certificate, key = place.pki / "server/server.crt", place.pki / "server/server.key"
-    secret = place.pki / "link/superexec.secret"
-    for path in (place.ca, certificate, key, secret):
+    certificate, key = options.pki / "server/server.crt", options.pki / "server/server.key"
+    secret = options.pki / "link/superexec.secret"
+    for path in (options.ca, certificate, key, secret):
         if not path.is_file():
-            raise DeployError(f"{path} is missing; fedkeel pki init --dir {place.pki} makes it")
-    certificate_info(place.pki)
+            raise DeployError(f"{path} is missing; make it: fedkeel pki init --dir {options.pki}")
+    certificate_info(options.pki)
     private, public = load_key(key), load_certificate(certificate)
     if private is None or public is None or not is_key_of(private, public):
         raise DeployError(
-            f"{key} is not the key of {certificate}; put back the pair that belongs together, or "
-            f"make a new one: fedkeel pki renew --dir {place.pki}"
+            f"{key} is not the key of {certificate}; restore the matching pair, or make a new "
+            f"one: fedkeel pki renew --dir {options.pki}"
         )
     bin_ = bin_folder()
-    wanted = {
+    commands_by_name = {
         "superlink": [
-            *(str(bin_ / "flower-superlink"), "--host", "127.0.0.1", "--port", str(place.port)),
-            *("--ssl-ca-certfile", str(place.ca), "--ssl-certfile", str(certificate)),
+            *(str(bin_ / "flower-superlink"), "--host", "127.0.0.1", "--port", str(options.port)),
+            *("--ssl-ca-certfile", str(options.ca), "--ssl-certfile", str(certificate)),
             *("--ssl-keyfile", str(key), "--enable-supernode-auth"),
             *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
-            *("--database", str(place.state / "state.db")),
+            *("--database", str(options.state / "state.db")),
         ],
         "app process": [
-            *(str(bin_ / "flower-superexec"), "--runtime-api-address", place.superlink),
-            *("--root-certificates", str(place.ca), "--superexec-auth-secret-file", str(secret)),
+            *(str(bin_ / "flower-superexec"), "--runtime-api-address", options.superlink),
+            *("--root-certificates", str(options.ca), "--superexec-auth-secret-file", str(secret)),
         ],
     }
-    if place.fleet:
+    if options.fleet:
         nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if nginx is None:
             raise DeployError(
-                "nginx is not installed, and without it clients on other machines would have to "
-                "be let to the SuperLink's port, where anybody may submit code: install nginx, or "
-                '--fleet "" for clients on this machine alone'
+                "nginx is not installed; clients on other machines need it, because anyone who "
+                "reaches the SuperLink's own port may submit code. Install nginx, or use "
+                '--fleet "" if all clients are on this machine'
             )
         config = folder / "nginx.conf"
-        config.write_text(proxy_config(place, folder), encoding="utf-8")
-        wanted["proxy"] = [nginx, "-e", "stderr", "-p", str(folder), "-c", str(config)]
-    return wanted
+        config.write_text(proxy_config(options, folder), encoding="utf-8")
+        commands_by_name["proxy"] = [nginx, "-e", "stderr", "-p", str(folder), "-c", str(config)]
+    return commands_by_name
 
 
-def proxy_config(place: ServerOptions, folder: Path) -> str:
-    """Return nginx's configuration, from the template that the container uses as well."""
-    host, port = read_address(place.fleet)
+def proxy_config(options: ServerOptions, folder: Path) -> str:
+    """Return nginx's configuration, from the template that the container uses too."""
+    host, port = read_address(options.fleet)
     try:
         ipaddress.ip_address(host)
     except ValueError:
         raise DeployError(
-            f"--fleet takes the address to listen on, such as 0.0.0.0:8443, not {place.fleet}"
+            f"--fleet takes the IP address to listen on, such as 0.0.0.0:8443, not {options.fleet}"
         ) from None
     values = {
         "LISTEN": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-        "SUPERLINK": place.superlink,
+        "SUPERLINK": options.superlink,
         "RESOLVER": "127.0.0.1",
-        "CERT": str(place.pki / "server/server.crt"),
-        "KEY": str(place.pki / "server/server.key"),
-        "CA": str(place.ca),
+        "CERT": str(options.pki / "server/server.crt"),
+        "KEY": str(options.pki / "server/server.key"),
+        "CA": str(options.ca),
         "RUN_DIR": str(folder),
-        "ACCESS_LOG": str(place.state / "logs/access.log"),
+        "ACCESS_LOG": str(options.state / "logs/access.log"),
     }
     template = files("deploy").joinpath("nginx.conf.template").read_text(encoding="utf-8")
-    return NAME.sub(lambda found: values[found[1]], template)
+    return NAME.sub(lambda match: values[match[1]], template)
 
 
 @dataclass
@@ -140,89 +140,99 @@ class _Service:
     command: list[str]
     log: Path
     process: "subprocess.Popen[bytes] | None" = None
-    begun: float = 0.0
-    tries: int = 0
-    again: float = 0.0
+    started_at: float = 0.0
+    failures: int = 0
+    restart_at: float = 0.0
 
 
-def run_server(place: ServerOptions, say: Say, stop: threading.Event) -> None:
+def run_server(options: ServerOptions, report: Report, stop: threading.Event) -> None:
     """Keep the server's processes running until `stop` is set.
 
     Raises:
-        DeployError: something is missing, or a port is taken.
+        DeployError: A key, a certificate, nginx or a port is not available.
     """
-    make_folder(place.state, close=True)
-    taken = DeployError(
-        f"another fedkeel server runs on {place.state}; stop it first, or give this one a --state "
-        "of its own"
+    make_folder(options.state, close=True)
+    lock_error = DeployError(
+        f"another fedkeel server runs on {options.state}; stop it first, or give this one another "
+        "--state"
     )
-    with file_lock(place.state / "lock", taken):
-        _check_ports(place)
-        for folder in (place.state / "logs", place.state / "proxy", place.runs):
+    with file_lock(options.state / "lock", lock_error):
+        _check_ports(options)
+        for folder in (options.state / "logs", options.state / "proxy", options.runs):
             folder.mkdir(parents=True, exist_ok=True)
-        _run(place, commands(place, place.state / "proxy"), say, stop)
+        _run(options, commands(options, options.state / "proxy"), report, stop)
 
 
 def _run(
-    place: ServerOptions, wanted: Mapping[str, list[str]], say: Say, stop: threading.Event
+    options: ServerOptions, wanted: Mapping[str, list[str]], report: Report, stop: threading.Event
 ) -> None:
-    proxy = f", clients on {place.fleet}" if place.fleet else ", no clients from outside"
-    say(f"SuperLink on {place.superlink}{proxy}; logs in {place.state / 'logs'}")
+    proxy = (
+        f", clients connect to {options.fleet}"
+        if options.fleet
+        else ", no proxy for other machines"
+    )
+    report(f"SuperLink on {options.superlink}{proxy}; logs in {options.state / 'logs'}")
     services = [
-        _Service(name, command, place.state / "logs" / f"{name.replace(' ', '-')}.log")
+        _Service(name, command, options.state / "logs" / f"{name.replace(' ', '-')}.log")
         for name, command in wanted.items()
     ]
     group = ProcessGroup()
     try:
         while not stop.is_set() and group.has_leader():
             for service in services:
-                _tend(service, group, place, say)
+                _restart_if_ended(service, group, options, report)
             stop.wait(POLL_SECONDS)
     finally:
         alive = [s.process for s in services if s.process and s.process.poll() is None]
         group.end(*reversed(alive))
 
 
-def _tend(service: _Service, group: ProcessGroup, place: ServerOptions, say: Say) -> None:
-    """Start a service that does not run, unless it ended too often just now."""
+def _restart_if_ended(
+    service: _Service, group: ProcessGroup, options: ServerOptions, report: Report
+) -> None:
+    """Start a service that is not running. Wait longer after each quick failure."""
     now = time.monotonic()
     if service.process is not None and service.process.poll() is None:
         return
     if service.process is not None:
         code, service.process = service.process.returncode, None
-        service.tries = 1 if now - service.begun > HEALTHY_SECONDS else service.tries + 1
-        pause = 0.0 if service.tries == 1 else min(2.0**service.tries, LONGEST_PAUSE)
-        service.again = now + pause
-        how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
-        say(f"the {service.name} {how}; it is started again (see {service.log})")
-    if now >= service.again:
+        service.failures = 1 if now - service.started_at > HEALTHY_SECONDS else service.failures + 1
+        delay = (
+            0.0 if service.failures == 1 else min(2.0**service.failures, MAX_RESTART_DELAY_SECONDS)
+        )
+        service.restart_at = now + delay
+        outcome = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
+        report(f"the {service.name} {outcome}; restarting it (see {service.log})")
+    if now >= service.restart_at:
         if service.log.exists() and service.log.stat().st_size > LOG_BYTES:
             service.log.replace(service.log.with_suffix(".log.1"))
         with service.log.open("ab") as out:
             service.process = group.start(
-                service.command, cwd=place.runs, env=_environment(place), out=out
+                service.command, cwd=options.runs, env=_environment(options), out=out
             )
-        service.begun = now
+        service.started_at = now
 
 
-def _environment(place: ServerOptions) -> Mapping[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
+def _environment(options: ServerOptions) -> Mapping[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     return {
-        **kept,
+        **inherited,
         **QUIET,
-        "FLWR_HOME": str(place.state / "flwr"),
+        "FLWR_HOME": str(options.state / "flwr"),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(TASK_POLL_SECONDS),
         "PATH": f"{bin_folder()}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def _check_ports(place: ServerOptions) -> None:
-    _check_port("127.0.0.1", place.port)
-    if place.fleet:
-        host, port = read_address(place.fleet)
-        if port == place.port:
-            raise DeployError(f"the SuperLink and the clients cannot both have port {port}")
+def _check_ports(options: ServerOptions) -> None:
+    _check_port("127.0.0.1", options.port)
+    if options.fleet:
+        host, port = read_address(options.fleet)
+        if port == options.port:
+            raise DeployError(
+                f"--port and --fleet cannot both have port {port}; change one of them"
+            )
         _check_port(host, port)
 
 
@@ -233,4 +243,4 @@ def _check_port(host: str, port: int) -> None:
         try:
             listener.bind((host, port))
         except OSError as error:
-            raise DeployError(f"port {port} of {host} cannot be listened on: {error}") from error
+            raise DeployError(f"cannot listen on port {port} of {host}: {error}") from error

@@ -1,4 +1,4 @@
-"""What a run is doing, from its folder: who is asked, who has answered, who is late and why."""
+"""Print the state of a run: round, replies, and each client's state."""
 
 import time
 from collections.abc import Iterable
@@ -16,23 +16,28 @@ from server_app.run_dir.run_dir import LOG
 
 LONGEST_LINE = 1000
 FOLLOW_SECONDS = 1.0
-SILENT_SECONDS = 10.0  # a run that lives gives a sign every two
+SILENT_SECONDS = 10.0  # a live run writes its state every 2 s
 OK, FAILED = 0, 1
 
 
 def print_status(
     console: Console, out: Path, name: str, *, follow: bool, every_client: bool = False
 ) -> int:
-    """Print where a run stands; with `follow` until it ends. Returns 1 for one that failed.
+    """Print the state of a run. Return 1 if it failed, otherwise 0.
 
-    Of many clients only those that need a look are listed, unless `every_client`.
+    Args:
+        console: Where to print.
+        out: Folder of the runs.
+        name: Name of the run. "" takes the newest.
+        follow: Print each change until the run ends.
+        every_client: List all clients. Otherwise, of many clients only those with problems.
 
     Raises:
-        ConfigError: there is no such run.
-        RecordError: its records cannot be read.
+        ConfigError: There is no such run.
+        RecordError: The records cannot be read.
     """
     folder = find_run(out, name)
-    told = ""
+    last_line = ""
     while True:
         outcome, live = read_outcome(folder), read_live_state(folder)
         records = read_records(folder)
@@ -40,37 +45,37 @@ def print_status(
             _print(console, folder, live, records, outcome, every_client)
             return FAILED if outcome and outcome.status == "failed" else OK
         line = headline(live, outcome, time.time(), folder.name)
-        if line != told:
+        if line != last_line:
             console.print(f"{time.strftime('%H:%M:%S')} {line}", markup=False, soft_wrap=True)
-            told = line
+            last_line = line
         time.sleep(FOLLOW_SECONDS)
 
 
 def find_run(out: Path, name: str) -> Path:
-    """Return the folder of the run of this name, or of the one that was touched last.
+    """Return the directory of the run of this name. "" takes the run that changed last.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: There is no such run.
     """
-    marks = (RECORDS, OUTCOME, LOG, LIVE, CONFIG_FILE)
-    found = {
-        folder: max((folder / m).stat().st_mtime for m in marks if (folder / m).exists())
+    run_files = (RECORDS, OUTCOME, LOG, LIVE, CONFIG_FILE)
+    changed = {
+        folder: max((folder / f).stat().st_mtime for f in run_files if (folder / f).exists())
         for folder in (out.iterdir() if out.is_dir() else ())
-        if any((folder / mark).exists() for mark in marks)
+        if any((folder / file).exists() for file in run_files)
     }
-    if name and (out / name) in found:
+    if name and (out / name) in changed:
         return out / name
-    if name or not found:
-        known = ", ".join(sorted(folder.name for folder in found)) or "none"
+    if name or not changed:
+        known = ", ".join(sorted(folder.name for folder in changed)) or "none"
         wanted = f'no run "{name}"' if name else "no run"
         raise ConfigError(f"there is {wanted} in {out.absolute()}; there are: {known}")
-    return max(found, key=lambda folder: found[folder])
+    return max(changed, key=lambda folder: changed[folder])
 
 
 def headline(
     live: LiveState | None, outcome: Outcome | None, now: float, name: str = "NAME"
 ) -> str:
-    """Say in one line what a run is doing."""
+    """Return the state of a run as one line."""
     return single_line(_headline(live, outcome, now, name), LONGEST_LINE)
 
 
@@ -78,7 +83,7 @@ def _headline(live: LiveState | None, outcome: Outcome | None, now: float, name:
     if outcome:
         return f"{outcome.status} after {outcome.rounds} rounds: {outcome.message}"
     if live is None:
-        return "not begun: its ServerApp has not given a sign yet"
+        return "not started: its ServerApp has not written its state yet"
     where = f"round {live.round} of {live.rounds}: " if live.round else ""
     text = f"{where}{live.phase}"
     if live.asked:
@@ -86,13 +91,13 @@ def _headline(live: LiveState | None, outcome: Outcome | None, now: float, name:
     if live.awaited:
         text += f", waiting for {_names(live.awaited)}"
     elif not live.asked and live.deadline:
-        text += f", {len(live.ready)} ready ({_names(live.ready) or 'nobody'})"
+        text += f", {len(live.ready)} ready ({_names(live.ready) or 'no client'})"
     if live.deadline and live.deadline > now:
         text += f", {live.deadline - now:.0f} s left"
     if now - live.updated > SILENT_SECONDS:
         text += (
-            f"; NO SIGN OF LIFE for {now - live.updated:.0f} s: was its ServerApp killed? "
-            f"If so, go on with: fedkeel run --resume --name {name} ..."
+            f"; NO UPDATE for {now - live.updated:.0f} s; if its ServerApp was killed, "
+            f"resume the run: fedkeel run --resume --name {name} ..."
         )
     return text
 
@@ -113,12 +118,12 @@ def _print(
 ) -> None:
     line = headline(live, outcome, time.time(), folder.name)
     console.print(f"{folder.name}: {line}", markup=False, soft_wrap=True)
-    turnout = Participation.of(live, records, is_over=outcome is not None)
-    shown = turnout.clients if every_client else turnout.worth_a_look
-    console.print(str(turnout), markup=False, soft_wrap=True)
-    if shown:
-        console.print(turnout.table(shown), markup=False)
-    if left := len(turnout.clients) - len(shown):
+    participation = Participation.of(live, records, is_over=outcome is not None)
+    listed = participation.clients if every_client else participation.listed_clients
+    console.print(str(participation), markup=False, soft_wrap=True)
+    if listed:
+        console.print(participation.table(listed), markup=False)
+    if left := len(participation.clients) - len(listed):
         more = f"{left:,} more, not listed: fedkeel status {folder.name} --all"
         console.print(more, markup=False, soft_wrap=True)
     voids = [record for record in records if record.void]

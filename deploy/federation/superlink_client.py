@@ -1,4 +1,4 @@
-"""The operator's connection to a SuperLink, through Flower's own command line."""
+"""Send the operator's commands to a SuperLink, through Flower's command line."""
 
 import json
 import os
@@ -28,53 +28,54 @@ from deploy.system.process_group import bin_folder
 Address = tuple[str, int]
 
 CONNECT_SECONDS = 10.0
-LONGEST = 400  # characters of what Flower says
-FRAME = " \u256d\u2500\u256e\u2502\u2570\u256f"  # what Flower's command draws around its errors
+MAX_ERROR_CHARACTERS = 400  # of Flower's error message
+FRAME = " \u256d\u2500\u256e\u2502\u2570\u256f"  # Flower draws it around errors
 CODE = re.compile(r"\[code: (\d+)\]")
 
-# Flower's numbers for what a SuperLink refuses.
+# Flower's error codes of a SuperLink.
 REFUSALS: Mapping[int, str] = {
-    15: "the run config has a key that the app does not know, or a value it cannot read",
-    16: "it knows no such run",
-    22: "the public key is not of a type that it takes",
-    23: "the public key is registered already, or was once and has been revoked",
-    24: "it knows no such client",
-    1001: "it runs another version of Flower than this machine",
+    15: "the run config has an unknown key or an invalid value",
+    16: "there is no such run",
+    22: "the public key has the wrong type",
+    23: "the public key is registered already, or was revoked",
+    24: "there is no such client",
+    1001: "its Flower version differs from the one on this machine",
 }
 
 
 @dataclass(frozen=True)
 class SuperLinkClient:
-    """A SuperLink and how to trust it.
+    """A SuperLink and the CA that signed its certificate.
 
     Args:
-        address: its HOST:PORT; the private one, not the proxy's.
-        ca: the authority's certificate; None trusts those that this machine trusts.
+        address: HOST:PORT of the SuperLink itself, not of the proxy.
+        ca: The CA's certificate. None trusts the CAs that this machine trusts.
     """
 
     address: str
     ca: Path | None
 
     def flwr(self, *arguments: str, timeout: float = 120.0) -> Any:
-        """Run `flwr ARGUMENTS --format json` against this SuperLink and return what it says.
+        """Run `flwr ARGUMENTS --format json` against this SuperLink and return its reply.
 
         Raises:
-            DeployError: the SuperLink cannot be reached, trusted or understood, or it refuses.
+            DeployError: The SuperLink cannot be reached or trusted, rejects the command, or
+                sends a bad reply.
         """
-        return self._ask([str(bin_folder() / "flwr"), *arguments, "--format", "json"], timeout)
+        return self._run([str(bin_folder() / "flwr"), *arguments, "--format", "json"], timeout)
 
     def nodes(self, timeout: float = 60.0) -> list[dict[str, Any]]:
-        """Return what the SuperLink knows of each client, revoked ones included.
+        """Return the SuperLink's entry of each client, revoked ones included.
 
-        Keys as in `deploy.federation.list_supernodes.described`. Errors are those of `flwr`.
+        Keys as in `deploy.federation.list_supernodes.node_entry`. Errors are those of `flwr`.
         """
-        ask = "from deploy.federation.list_supernodes import main; main()"
+        script = "from deploy.federation.list_supernodes import main; main()"
         trusted = [] if self.ca is None else [str(self.ca.absolute())]
-        said = self._ask([sys.executable, "-P", "-c", ask, self.address, *trusted], timeout)
-        nodes: list[dict[str, Any]] = said["nodes"]
+        reply = self._run([sys.executable, "-P", "-c", script, self.address, *trusted], timeout)
+        nodes: list[dict[str, Any]] = reply["nodes"]
         return nodes
 
-    def _ask(self, command: Sequence[str], timeout: float) -> Any:
+    def _run(self, command: Sequence[str], timeout: float) -> Any:
         check_tls(self.address, self.ca)
         connection: dict[str, Any] = {"address": self.address}
         if self.ca is not None:
@@ -118,10 +119,16 @@ class SuperLinkClient:
 
 
 def read_flwr_output(address: str, code: int, out: str, err: str) -> Any:
-    """Return what Flower's command said as JSON.
+    """Return the JSON output of Flower's command.
+
+    Args:
+        address: HOST:PORT of the SuperLink, for errors.
+        code: Exit code of the command.
+        out: Its standard output.
+        err: Its standard error.
 
     Raises:
-        DeployError: it said that it failed, or nothing that can be read.
+        DeployError: The command failed, or its output is not JSON.
     """
     try:
         said = json.loads(out)
@@ -133,15 +140,17 @@ def read_flwr_output(address: str, code: int, out: str, err: str) -> Any:
     text = text or err or out
     if "403 Forbidden" in text:
         raise DeployError(
-            f"{address} lets clients in and nobody else (403): it is the proxy; use the address of "
-            "the SuperLink itself, which only its own machine or private network reaches"
+            f"{address} accepts only clients (403): it is the proxy; use the address of the "
+            "SuperLink itself, from its own machine or private network"
         )
-    found = CODE.search(text)
-    if found and int(found[1]) in REFUSALS:
-        raise DeployError(f"the SuperLink at {address} refuses: {REFUSALS[int(found[1])]}")
+    match = CODE.search(text)
+    if match and int(match[1]) in REFUSALS:
+        raise DeployError(
+            f"the SuperLink at {address} rejects the command: {REFUSALS[int(match[1])]}"
+        )
     lines = [bare for line in text.splitlines() if (bare := line.strip(FRAME))]
-    end = " ".join(lines)[-LONGEST:] or "nothing was said"
-    raise DeployError(f"the SuperLink at {address} cannot do it (code {code}): {end}")
+    end = " ".join(lines)[-MAX_ERROR_CHARACTERS:] or "no output"
+    raise DeployError(f"the command failed on the SuperLink at {address} (exit code {code}): {end}")
 
 
 def check_tls(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -> None:
@@ -149,11 +158,11 @@ def check_tls(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -
 
     Args:
         address: HOST:PORT of the server.
-        ca: the authority's certificate; None trusts the CAs that this machine trusts.
-        timeout: seconds for the connection, and again for the handshake.
+        ca: The CA's certificate. None trusts the CAs that this machine trusts.
+        timeout: Timeout in seconds of the connection, and again of the handshake.
 
     Raises:
-        DeployError: there is no server, it does not speak TLS, or its certificate fails.
+        DeployError: No server answers, it does not speak TLS, or its certificate is not trusted.
     """
     host, port = read_address(address)
     trusted = "any CA that this machine trusts" if ca is None else f"the CA in {ca}"
@@ -180,10 +189,10 @@ def check_tls(address: str, ca: Path | None, timeout: float = CONNECT_SECONDS) -
 
 
 def read_address(text: str) -> Address:
-    """Return host and port of HOST:PORT; an IPv6 address stands in brackets.
+    """Return the host and the port of HOST:PORT. An IPv6 address has brackets.
 
     Raises:
-        DeployError: it is something else.
+        DeployError: The text has another form.
     """
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")

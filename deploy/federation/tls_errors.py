@@ -1,4 +1,4 @@
-"""Explain why a connection to the server failed: what is wrong, and what to do."""
+"""Explain why a connection to the server failed, and how to fix it."""
 
 import socket
 import ssl
@@ -9,7 +9,7 @@ from cryptography import x509
 
 from deploy.federation.certificates import names_in
 
-# OpenSSL's numbers for a certificate that fails (x509_vfy.h).
+# OpenSSL's error codes of certificate verification (x509_vfy.h).
 OTHER_AUTHORITY = (2, 18, 19, 20, 21)
 NOT_YET_VALID, EXPIRED = 9, 10
 OTHER_NAME = (62, 64)
@@ -18,7 +18,7 @@ ASK_FOR_PORT = "check the port with the operator"
 
 
 class Explanation(NamedTuple):
-    """What is wrong, and what to do about it."""
+    """A problem and its remedy, in words."""
 
     sentence: str
     remedy: str
@@ -32,8 +32,8 @@ def explain_no_connection(address: str, error: Exception, seconds: float) -> Exp
 
     Args:
         address: HOST:PORT of the server.
-        error: an OSError, or the UnicodeError of an impossible host name.
-        seconds: the timeout of the attempt.
+        error: An OSError, or the UnicodeError of an impossible host name.
+        seconds: Timeout of the attempt in seconds.
     """
     if isinstance(error, socket.gaierror):
         return Explanation(
@@ -62,8 +62,8 @@ def explain_handshake(address: str, error: Exception, seconds: float) -> Explana
 
     Args:
         address: HOST:PORT of the server.
-        error: an OSError; most often an ssl.SSLError.
-        seconds: the timeout of the attempt.
+        error: An OSError, usually an ssl.SSLError.
+        seconds: Timeout of the attempt in seconds.
     """
     if isinstance(error, TimeoutError):
         sentence = f"{address} accepts the connection, but says nothing within {seconds:g} s"
@@ -87,39 +87,39 @@ def explain_certificate(
     """Explain why the server's certificate is not trusted.
 
     Args:
-        host: the name that was dialled.
-        error: the reason as OpenSSL gives it.
-        ca: the trusted CA, in words: "this CA", "the CA in FILE".
-        now: the time of this machine.
-        certificate: the server's certificate, where it is known.
+        host: Host name or IP address of the connection.
+        error: OpenSSL's error.
+        ca: The trusted CA, in words: "this CA", "the CA in FILE".
+        now: Time of this machine's clock.
+        certificate: The server's certificate, if known.
     """
     stranger = "ask the operator for this federation's ca.crt; until then do not connect"
     renew = f"{clock_hint(now)}; else the operator runs: fedkeel pki renew"
     code = error.verify_code
     if code in OTHER_AUTHORITY:
         by = f": it was issued by {certificate.issuer.rfc4514_string()}" if certificate else ""
-        said, remedy = f"is not from {ca}{by}", stranger
+        problem, remedy = f"is not from {ca}{by}", stranger
     elif code == NOT_YET_VALID:
         since = f"before {day(certificate.not_valid_before_utc)}" if certificate else "yet"
-        said, remedy = f"is not valid {since}", renew
+        problem, remedy = f"is not valid {since}", renew
     elif code == EXPIRED:
         on = f" on {day(certificate.not_valid_after_utc)}" if certificate else ""
-        said, remedy = f"expired{on}", renew
+        problem, remedy = f"expired{on}", renew
     elif code in OTHER_NAME:
         names = ", ".join(names_in(certificate)) if certificate else ""
         has = f"; it is for: {names or 'no name at all'}" if certificate else ""
-        said = f"is not for {host}{has}"
+        problem = f"is not for {host}{has}"
         remedy = f"use one of its names, or the operator runs: fedkeel pki renew --host {host}"
     else:
-        said, remedy = f"does not pass: {error.verify_message}", stranger
-    return Explanation(f"the server's certificate {said}", remedy)
+        problem, remedy = f"does not pass: {error.verify_message}", stranger
+    return Explanation(f"the server's certificate {problem}", remedy)
 
 
 def day(moment: datetime) -> str:
-    """Return a date and time for people."""
+    """Return a date and time as text."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def clock_hint(now: datetime) -> str:
-    """Return this machine's time, with the command that sets it."""
+    """Return the time of this machine's clock, with the command that sets it."""
     return f"this machine's clock says {day(now)}: if that is wrong, set it (timedatectl)"

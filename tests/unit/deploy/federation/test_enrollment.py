@@ -120,7 +120,7 @@ def test_what_is_no_name_is_refused_before_the_superlink_is_asked() -> None:
 def test_who_is_revoked_is_off_the_roll_and_comes_back_with_a_new_key_only() -> None:
     link = SuperLink()
     enroll(link, "alice", key("alice"))
-    assert "never taken again" in revoke(link, "alice")
+    assert "never accepted again" in revoke(link, "alice")
     assert enrolled_clients(link) == []
     for name in ("alice", "bob"):
         with pytest.raises(DeployError, match='enrolled as "alice" and revoked; a revoked key'):
@@ -136,7 +136,7 @@ def test_revoking_who_is_not_enrolled_names_whom_may_be_meant() -> None:
     with pytest.raises(DeployError, match=r'"alcie" is enrolled .did you mean "alice"'):
         revoke(link, "alcie")
     revoke(link, "alice")
-    with pytest.raises(DeployError, match='"alice" is enrolled; see'):
+    with pytest.raises(DeployError, match='"alice" is enrolled; list them'):
         revoke(link, "alice")
 
 

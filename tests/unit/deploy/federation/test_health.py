@@ -68,7 +68,7 @@ def test_one_that_does_not_is_named_in_one_line(
     out, said = capsys.readouterr()
     assert out == ""
     assert said.count("\n") == 1
-    assert f"{ill} says NOT_SERVING" in said
+    assert f"{ill} reports NOT_SERVING" in said
     assert f"{nobody} does not answer (UNAVAILABLE" in said
     assert well not in said
 
@@ -78,7 +78,7 @@ def test_what_accepts_and_keeps_silent_is_not_waited_for() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         begin = time.monotonic()
         with pytest.raises(DeployError, match=r"does not answer \(DEADLINE_EXCEEDED"):
-            health.check_health(address, seconds=0.3)
+            health.check_health(address, timeout=0.3)
         assert time.monotonic() - begin < 10
 
 

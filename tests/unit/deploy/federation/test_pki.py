@@ -187,7 +187,7 @@ def test_a_pair_that_another_authority_made_is_refused(home: Path, tmp_path: Pat
     shutil.copytree(tmp_path / "other/server", home / "server", dirs_exist_ok=True)
     before = contents(home)
     for ask in (init, renew, lambda home, _: certificate_info(home)):
-        with pytest.raises(DeployError, match=r"server\.crt was not made by this federation's"):
+        with pytest.raises(DeployError, match=r"server\.crt was not signed by this federation's"):
             ask(home, [])
         assert contents(home) == before
 
@@ -222,7 +222,7 @@ def test_a_lost_authority_is_not_replaced_by_another(home: Path, kept: str) -> N
     for name in IN_ORDER:
         if name != kept:
             (home / name).unlink()
-    with pytest.raises(DeployError, match=rf"{kept} is there, but .*ca\.crt is missing"):
+    with pytest.raises(DeployError, match=rf"{kept} exists, but .*ca\.crt is missing"):
         init(home, [])
 
 

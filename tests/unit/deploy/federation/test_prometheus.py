@@ -71,5 +71,5 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(DeployError, match=f"port {port} of 127"):
+        with pytest.raises(DeployError, match=f"cannot listen on port {port} of 127"):
             serve_metrics(tmp_path, port, threading.Event())

@@ -46,7 +46,7 @@ def test_the_superlink_listens_on_loopback_and_authenticates_nodes(place: Server
 
 def test_what_is_missing_is_named_with_the_command_that_makes_it(place: ServerOptions) -> None:
     (place.pki / "link/superexec.secret").unlink()
-    assert "superexec.secret is missing; fedkeel pki init" in refused(place)
+    assert "superexec.secret is missing; make it: fedkeel pki init" in refused(place)
 
 
 def test_a_key_of_another_federation_is_refused(place: ServerOptions, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_written(
     place: ServerOptions, port: int
 ) -> None:
     taken = ServerOptions(place.pki, place.state, place.runs, port, "")
-    assert f"port {port} of 127.0.0.1 cannot be listened on" in refused(taken)
+    assert f"cannot listen on port {port} of 127.0.0.1" in refused(taken)
     assert not (place.state / "proxy").exists()
 
 
@@ -86,7 +86,7 @@ def test_the_proxys_configuration_has_no_placeholder_left(place: ServerOptions) 
     assert "${" not in text.replace("${NAME}", "")
     assert "listen [::1]:8443 ssl" in text
     assert "127.0.0.1:8000" in text
-    with pytest.raises(DeployError, match="--fleet takes the address to listen on"):
+    with pytest.raises(DeployError, match="--fleet takes the IP address to listen on"):
         proxy_config(
             ServerOptions(place.pki, place.state, place.runs, 8000, "example:8443"), place.state
         )

@@ -38,7 +38,7 @@ def test_it_names_whom_it_waits_for() -> None:
 
 def test_a_run_that_gives_no_sign_is_told_with_the_way_out() -> None:
     line = headline(live(), None, NOW + 60, "first")
-    assert "NO SIGN OF LIFE for 60 s" in line
+    assert "NO UPDATE for 60 s" in line
     assert "fedkeel run --resume --name first" in line
     assert "NO SIGN" not in headline(live(), None, NOW + 5)
     ended = Outcome("completed", "9 rounds", 9, 1.0)
@@ -147,7 +147,7 @@ def test_a_damaged_live_file_is_as_none(tmp_path: Path, said: str) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / LIVE).write_text(said)
     assert read_live_state(tmp_path / "first") is None
-    assert "not begun" in told(tmp_path, "first")
+    assert "not started" in told(tmp_path, "first")
 
 
 def test_a_live_file_is_read_as_it_was_written_and_can_be_forgotten(tmp_path: Path) -> None:

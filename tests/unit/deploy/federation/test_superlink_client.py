@@ -162,11 +162,11 @@ def failure(text: str) -> str:
 @pytest.mark.parametrize(
     ("out", "said"),
     [
-        (failure("[code: 23] Public key already in use."), "registered already, or was once"),
-        (failure("[code: 24] Node not found."), "knows no such client"),
+        (failure("[code: 23] Public key already in use."), "registered already, or was revoked"),
+        (failure("[code: 24] Node not found."), "there is no such client"),
         (failure("Client error '403 Forbidden' for url"), "it is the proxy"),
         (failure("line one\nand [code: 9999] two"), "line one and [code: 9999] two"),
-        ("", "nothing was said"),
+        ("", "no output"),
         ("not json", "not json"),
         ("[1, 2]", "[1, 2]"),
         ('{"runs": []}', '{"runs": []}'),
