@@ -45,21 +45,25 @@ MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import one of the names above.
+if not TYPE_CHECKING:  # so that a type checker refuses unknown names
 
-    Raises:
-        AttributeError: this is none of them.
-        ImportError: this version of Flower does not have it where it was.
-    """
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__} has no attribute {name!r}")
-    module = MODULES[name]
-    try:
-        found = getattr(import_module(module), name, None)
-    except ImportError as error:
-        raise ImportError(f"Flower has no module {module} any more, which has {name}") from error
-    if found is None:
-        found = import_module(f"{module}.{name}")
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> Any:
+        """Import one of the names above.
+
+        Raises:
+            AttributeError: this is none of them.
+            ImportError: this version of Flower does not have it where it was.
+        """
+        if name not in MODULES:
+            raise AttributeError(f"module {__name__} has no attribute {name!r}")
+        module = MODULES[name]
+        try:
+            found = getattr(import_module(module), name, None)
+        except ImportError as error:
+            raise ImportError(
+                f"Flower has no module {module} any more, which has {name}"
+            ) from error
+        if found is None:
+            found = import_module(f"{module}.{name}")
+        globals()[name] = found
+        return found
