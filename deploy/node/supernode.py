@@ -15,7 +15,13 @@ from secrets import token_hex
 
 from common.errors import DeployError
 from deploy.node.exit_reasons import NodeExit, exit_reason
-from deploy.node.supernode_log import NodeLogState, read_log_line, warning_text, without_colours
+from deploy.node.supernode_log import (
+    NodeLogState,
+    is_disk_full,
+    read_log_line,
+    warning_text,
+    without_colours,
+)
 from deploy.preflight.server_checks import judge_clock
 from deploy.preflight.tls_probe import clock_ahead
 from deploy.system.flower_env import QUIET
@@ -144,12 +150,12 @@ def _run_once(
 
 
 def forget_torn_app(home: Path, line: str) -> None:
-    """Remove the app that the server sent if an app process says that it cannot be loaded.
+    """Remove the app that the server sent if the disk is full or the app cannot be loaded.
 
-    A full disk leaves half of it behind, which Flower takes for installed; the next order brings
-    it again.
+    A full disk leaves half of the app behind. Flower takes it for installed, and the next reply
+    would say that it cannot be loaded instead of why. The next order brings the app again.
     """
-    if "LoadClientAppError" in line:
+    if "LoadClientAppError" in line or is_disk_full(line):
         shutil.rmtree(home / "apps", ignore_errors=True)
 
 

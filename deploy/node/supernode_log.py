@@ -61,10 +61,15 @@ def read_log_line(heard: NodeLogState, line: str, now: float) -> StateAndEvent:
 
 def warning_text(line: str) -> str:
     """Return the text of a warning or an error of any of the processes, "" for other lines."""
-    if FULL.match(without_colours(line)):
+    if is_disk_full(line):
         return FULL_SAID
     found = GRAVE.match(without_colours(line))
     return single_line(found[1]) if found and not PASSING.match(found[1]) else ""
+
+
+def is_disk_full(line: str) -> bool:
+    """Return whether a line ends the traceback of a write to a full disk."""
+    return FULL.match(without_colours(line)) is not None
 
 
 def without_colours(line: str) -> str:

@@ -366,11 +366,20 @@ def test_a_node_that_gave_up_for_good_is_heard_and_started_anew() -> None:
     assert "it is started anew" in exit_reason(life, "ward", "SHA256:x", "")
 
 
-def test_an_app_that_was_half_written_is_forgotten_so_that_it_comes_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "flwr.clientapp.client_app.LoadClientAppError: Failed to load",
+        "shutil.Error: [('a', 'b', '[Errno 28] No space left on device')]",
+    ],
+)
+def test_an_app_that_was_half_written_is_forgotten_so_that_it_comes_anew(
+    line: str, tmp_path: Path
+) -> None:
     (tmp_path / "apps/fedkeel").mkdir(parents=True)
     nodes.forget_torn_app(tmp_path, "ERROR :     another thing went wrong")
     assert (tmp_path / "apps/fedkeel").exists()
-    nodes.forget_torn_app(tmp_path, "flwr.clientapp.client_app.LoadClientAppError: Failed to load")
+    nodes.forget_torn_app(tmp_path, line)
     assert not (tmp_path / "apps").exists()
 
 
