@@ -78,7 +78,7 @@ def reply_with_errors(handler: Handler) -> Callable[[Message, Context], Message]
 
 
 def load_order(message: Message, client: ClientData) -> tuple[Order, Vector, Buffers]:
-    """Load the received model into this thread's model; return the order, weights and buffers.
+    """Load the received model into this thread's model. Return the order, weights and buffers.
 
     Raises:
         ClientError: the deadline of the order has passed. The server no longer waits, and a late
@@ -100,7 +100,7 @@ def load_order(message: Message, client: ClientData) -> tuple[Order, Vector, Buf
 @app.train()
 @reply_with_errors
 def train_client(message: Message, client: ClientData) -> RecordDict:
-    """Take K local steps from the received weights; reply with the new weights."""
+    """Take K local steps from the received weights. Reply with the new weights."""
     begin = time.perf_counter()
     order, received, buffers = load_order(message, client)
     flat, method, config = client.flat, client.config.chosen, client.config

@@ -36,7 +36,7 @@ def batch_slices(count: int, size: int, *, drop_last: bool, no_single: bool) -> 
 
 @dataclass(frozen=True)
 class TrainingBatches:
-    """The epochs of one local training; all draws depend on seed and path alone.
+    """The epochs of one local training. All draws depend on seed and path alone.
 
     Attributes:
         data: the data set.

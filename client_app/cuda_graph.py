@@ -71,7 +71,7 @@ class CapturedStep:
             buffer.copy_(before)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Compute the gradient of a batch; return its loss, which the next call overwrites."""
+        """Compute the gradient of a batch. Return its loss, which the next call overwrites."""
         self.images.copy_(images)
         self.labels.copy_(labels)
         self.graph.replay()

@@ -61,7 +61,7 @@ def train_personal(
 def evaluate_personal(
     client: ClientData, store: PersonalStore, round_number: int
 ) -> tuple[EvaluationResult, int]:
-    """Evaluate the personal model after `round_number`; return the counts and its round.
+    """Evaluate the personal model after `round_number`. Return the counts and its round.
 
     A client without a personal model evaluates the loaded global model, as round 0.
     """

@@ -107,7 +107,7 @@ def train(
 
 
 def _set_training_mode(flat: FlatModel, *, batch_statistics: bool) -> bool:
-    """Set the model to training mode; return whether it has batch normalisation.
+    """Set the model to training mode. Return whether it has batch normalisation.
 
     Without `batch_statistics` batch normalisation uses its running statistics, because a single
     sample has no variance.
@@ -122,7 +122,7 @@ def _set_training_mode(flat: FlatModel, *, batch_statistics: bool) -> bool:
 def _compute_gradient(
     flat: FlatModel, data: Dataset, dtype: torch.dtype | None, images: Tensor, labels: Tensor
 ) -> Tensor:
-    """Write the gradient of the mean loss to `flat.gradient`; return the loss as a tensor.
+    """Write the gradient of the mean loss to `flat.gradient`. Return the loss as a tensor.
 
     Args:
         flat: the model.

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: parse, meet the clients, build or resume, run, keep the results."""
+"""The Flower ServerApp: waits for clients, runs or resumes the rounds and saves the results."""
 
 import logging
 import time
@@ -38,78 +38,78 @@ from server_app.strategy import MethodStrategy
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-MOST_MEGABYTES = 250  # 600 were seen to work on an idle machine, and not on a busy one
-GREETING_SECONDS = 30.0  # for those that are there when the quorum is
+MOST_MEGABYTES = 250  # 600 MB worked on an idle machine and failed on a busy one
+GREETING_SECONDS = 30.0  # for cards of nodes that are connected when the quorum is reached
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation from the run config."""
     config = parse(context.run_config)
-    folder = RunDir.open(config)
-    with folder.serving(), logging_to(folder.path / LOG):
-        _serve(grid, config, folder)
+    run_dir = RunDir.open(config)
+    with run_dir.serving(), logging_to(run_dir.path / LOG):
+        _serve(grid, config, run_dir)
 
 
 def run(grid: Grid, config: RunConfig) -> ServerState[object]:
-    """Run to the last round and leave everything in the run's folder.
+    """Run to the last round and write all results to the run directory.
 
     Raises:
-        FedError: whatever stopped the run; it is in the folder's outcome.json as well.
+        FedError: the error that stopped the run, which outcome.json also states.
     """
-    folder = RunDir.open(config)
-    with folder.serving():
-        return _serve(grid, config, folder)
+    run_dir = RunDir.open(config)
+    with run_dir.serving():
+        return _serve(grid, config, run_dir)
 
 
-def _serve(grid: Grid, config: RunConfig, folder: RunDir) -> ServerState[object]:
+def _serve(grid: Grid, config: RunConfig, run_dir: RunDir) -> ServerState[object]:
     begin = time.monotonic()
     timeout = config.server.round_timeout
     strategy: MethodStrategy | None = None
     try:
         registry = ClientRegistry(config.clients, config.quorum, timeout, logger.info)
-        card = meet(grid, registry, config, folder)
+        card = meet(grid, registry, config, run_dir)
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
         first = FlatCodec(model.layout).pack(model.copy_weights(), model.copy_buffers())
         if registry.are_enrolled:
             refuse_what_no_superlink_carries(model.layout)
-        deals = not registry.are_enrolled and config.data.name != OWN  # this machine does
-        strategy = strategy_of(config, model, registry, folder)
-        strategy.state, warnings = folder.restore(model.layout)
+        deals = not registry.are_enrolled and config.data.name != OWN  # here, not on the nodes
+        strategy = strategy_of(config, model, registry, run_dir)
+        strategy.state, warnings = run_dir.restore(model.layout)
         for warning in warnings:
             logger.warning(warning)
-        with saving_class_counts(folder.path, config) if deals else nullcontext():
+        with saving_class_counts(run_dir.path, config) if deals else nullcontext():
             strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
         assert strategy.state is not None
         if strategy.state.round == 0:
             raise AggregationError("no round changed the model; see the records for the reasons")
         if config.data.calibration_fraction:
             query = partial(strategy.query, grid)
-            calibrate(query, config, card.classes, strategy.state.round, folder)
+            calibrate(query, config, card.classes, strategy.state.round, run_dir)
         kept = replace(strategy.state, weights=strategy.evaluated_weights)
-        folder.finish(kept, model.layout, time.monotonic() - begin)
+        run_dir.finish(kept, model.layout, time.monotonic() - begin)
     except BaseException as error:
         done = strategy.recorded_round if strategy else 0
-        with suppress(RecordError):  # on a full disk, say; what counts is the first error
-            folder.end_early(error, done, time.monotonic() - begin)
+        with suppress(RecordError):  # on a full disk: the first error is the one to raise
+            run_dir.end_early(error, done, time.monotonic() - begin)
         raise
     return strategy.state
 
 
-def calibrate(query: Query, config: RunConfig, classes: int, number: int, folder: RunDir) -> None:
-    """Leave prediction sets of the final model in the folder; their failure is no run's failure."""
+def calibrate(query: Query, config: RunConfig, classes: int, number: int, run_dir: RunDir) -> None:
+    """Write prediction sets of the final model. An error is logged and does not end the run."""
     sets = calibrate_model(query, config, classes, number)
     try:
-        write_conformal(folder.path, sets)
+        write_conformal(run_dir.path, sets)
     except RecordError as error:
         logger.warning("there are no prediction sets: %s", error)
 
 
 def refuse_what_no_superlink_carries(layout: Layout) -> None:
-    """Refuse a model too large for messages between real nodes, before anything is trained.
+    """Check that a SuperLink can carry the model, before any training.
 
     Raises:
-        ConfigError: it is; the message names the limit.
+        ConfigError: the model is too large. The message names the limit.
     """
     megabytes = 4 * layout.size / 1e6
     if megabytes > MOST_MEGABYTES:
@@ -120,52 +120,50 @@ def refuse_what_no_superlink_carries(layout: Layout) -> None:
         )
 
 
-def meet(grid: Grid, registry: ClientRegistry, config: RunConfig, folder: RunDir) -> ClientCard:
-    """Wait until enough clients have said who they are; return what they have in common.
+def meet(grid: Grid, registry: ClientRegistry, config: RunConfig, run_dir: RunDir) -> ClientCard:
+    """Wait until a quorum of clients has sent cards. Return the first card, which the others match.
 
     Raises:
-        AggregationError: too few within the deadline.
-        ClientError: too many of them cannot take part.
+        AggregationError: too few clients connected within the timeout.
+        ClientError: too many clients cannot take part.
     """
     since, timeout = time.time(), config.server.start_timeout
 
     def look(grid: Grid) -> ReadyClients:
-        roster = registry(grid)
-        folder.show_live(
-            LiveState.waiting(roster.clients, roster.refused, 0, config.rounds, since, timeout)
+        ready = registry(grid)
+        run_dir.show_live(
+            LiveState.waiting(ready.clients, ready.refused, 0, config.rounds, since, timeout)
         )
-        return roster
+        return ready
 
-    roster = wait_for_clients(
+    ready = wait_for_clients(
         grid, look, config.quorum, timeout, logger.info, config.expected_clients
     )
     until = time.monotonic() + GREETING_SECONDS
     while (
-        registry.has_open_queries
-        and time.monotonic() < until
-        and len(roster.nodes) < config.clients
+        registry.has_open_queries and time.monotonic() < until and len(ready.nodes) < config.clients
     ):
-        time.sleep(POLL_SECONDS)  # others that are there already have not answered yet
-        roster = look(grid)
+        time.sleep(POLL_SECONDS)  # for clients that are connected but have not replied yet
+        ready = look(grid)
     logger.info(
-        "%d clients; client %s %s", len(roster.nodes), roster.clients[0], registry.first.device
+        "%d clients; client %s %s", len(ready.nodes), ready.clients[0], registry.first.device
     )
     return registry.first
 
 
 def strategy_of(
-    config: RunConfig, model: FlatModel, registry: ClientRegistry, folder: RunDir
+    config: RunConfig, model: FlatModel, registry: ClientRegistry, run_dir: RunDir
 ) -> MethodStrategy:
-    """Return the run's strategy, wired to its folder; it may use the model as it likes."""
+    """Return the strategy of the run, which writes to its directory and overwrites `model`."""
     method = config.chosen
     asked = min(config.cohort_size + config.server.over_selection, config.clients)
     needs = MemoryEstimate.of(
         method, model.layout, clients=config.clients, asked=asked, on_disk=config.server.on_disk
     )
     logger.info("beside its program, %s needs at most %s on the server", method.name, needs)
-    if config.server.on_disk:  # what a round replaces stays until it is done
+    if config.server.on_disk:  # replaced vectors stay open until the round ends
         raise_open_file_limit(method.stored_clients(model.layout, config.clients, asked) + asked)
-    write_memory_note(folder.path, str(needs))
+    write_memory_note(run_dir.path, str(needs))
     options = Options(
         fraction_train=config.participation,
         server_lr=config.server.lr,
@@ -187,7 +185,7 @@ def strategy_of(
         local_lr=config.local_lr,
         registry=registry,
         expected=config.expected_clients,
-        observer=folder,
+        observer=run_dir,
         diagnose=Diagnosis(config, model) if config.diagnostics.every else None,
-        store_state=folder.mapped,
+        store_state=run_dir.mapped,
     )

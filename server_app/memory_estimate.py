@@ -1,4 +1,4 @@
-"""How much memory the server needs at most, known before anything is trained."""
+"""The server's estimated peak memory, computed before training."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,20 +7,20 @@ from common.layout import Layout
 from common.methods import Method
 
 FLOAT = 4  # bytes
-MODELS = 8  # in a round, beside history and replies: the old, the new, the mean, the step, as sent
+MODELS = 8  # copies in a round: old, new, mean, step and packed models
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a server's rounds need at their peak, beside those of the program itself.
+    """Upper bound on the bytes that the rounds add to the server program's memory.
 
     Attributes:
-        remembered: what the method keeps of clients from round to round.
-        replies: a round's replies as they came; the method's own vectors as they were sent, as
-            they came, and as arrays.
+        remembered: clients' vectors in the state of the method.
+        replies: the replies of a round. The method's own vectors count three times: as sent, as
+            received and as arrays.
         updates: the same replies as displacements.
-        models: the model in its several forms.
-        working: products of clients' vectors, and what else the method works with.
+        models: the copies of the model.
+        working: working memory of the method, for example products of clients' vectors.
     """
 
     remembered: int
@@ -33,14 +33,14 @@ class MemoryEstimate:
     def of(
         cls, method: Method[Any], layout: Layout, *, clients: int, asked: int, on_disk: bool = False
     ) -> "MemoryEstimate":
-        """Return the bound.
+        """Return the estimate.
 
         Args:
-            method: with its settings.
-            layout: the model's, with d floats.
-            clients: N.
-            asked: clients of a round, those asked beyond the cohort included.
-            on_disk: whether what is remembered lies in files.
+            method: the method with its settings.
+            layout: layout of the model, with d floats.
+            clients: number of clients of the federation, N.
+            asked: sampled clients of a round, including over-selection.
+            on_disk: whether clients' vectors are in files.
         """
         buffers = sum(tensor.size for tensor in layout.buffers)
         model = FLOAT * (layout.size + 2 * buffers)  # buffers travel in double precision
@@ -56,7 +56,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts in bytes."""
         return sum(vars(self).values())
 
     def __str__(self) -> str:

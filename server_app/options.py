@@ -1,4 +1,4 @@
-"""How rounds are run around a method, and who watches them."""
+"""Options of the rounds, and the interfaces of diagnostics and observers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from server_app.state import ServerState
 
 @dataclass(frozen=True)
 class Options(Settings):
-    """How the rounds around a method run; the first eight settings are those of Flower's FedAvg.
+    """How the rounds of a method run. The first eight settings are those of Flower's FedAvg.
 
-    Seven settings are those of a run config: `ServerConfig` declares their default, range and help.
+    `ServerConfig` declares the default, range and help of the seven settings that it shares.
     """
 
     fraction_train: float = setting(1.0, "share of the clients that train", low=0, high=1)
@@ -42,31 +42,31 @@ class Options(Settings):
 
 
 class Diagnose(Protocol):
-    """Who looks at what a round's step was made of; whatever it says goes into the record."""
+    """Returns the diagnostics of a round, which go into its record."""
 
     def __call__(
         self, before: ServerState[Any], cohort: Cohort, step: Step[Any]
     ) -> Mapping[str, Any]:
-        """Return plain values by name, none for a round that is not looked at.
+        """Return plain values by name, or an empty mapping for a round without diagnostics.
 
         Args:
             before: the state whose weights the clients received.
             cohort: their accepted replies.
-            step: what the method made of them.
+            step: the step of the method for them.
 
         Raises:
-            FedError: why nothing can be said; the round counts all the same.
+            FedError: the diagnostics failed. The round still counts.
         """
 
 
 class Observer(Protocol):
-    """Who wants to see rounds as they happen: records, checkpoints."""
+    """Gets the state, the record and the live state of each round."""
 
     def save_state(self, state: ServerState[Any]) -> None:
-        """A round changed the state."""
+        """Save the state after a round that changed it."""
 
     def save_record(self, record: RoundRecord) -> None:
-        """A round is over, evaluated or not."""
+        """Save the record of a finished round."""
 
     def show_live(self, live: LiveState) -> None:
-        """What is going on now; called a few times a second while replies are awaited."""
+        """Show the live state. Called several times a second while the server waits for replies."""

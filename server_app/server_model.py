@@ -20,8 +20,8 @@ class ServerModel:
     Args:
         method: the method with its settings.
         server_lr: server learning rate.
-        codec: how the model travels; None takes it from the first model.
-        buffers: names of arrays that are not trained; see `NamedCodec.of`.
+        codec: how the model travels, or None to derive it from the first model.
+        buffers: names of arrays that are not trained, see `NamedCodec.of`.
         store_state: returns an equal state that replaces each new state.
     """
 
@@ -80,7 +80,7 @@ class ServerModel:
         return self.state
 
     def load_to_evaluate(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Load a model; return the one to evaluate, which is another one for some methods."""
+        """Load a model. Return the one to evaluate, which is another one for some methods."""
         state, weights = self.load(arrays), self.evaluated_weights
         if weights is state.weights:
             return arrays

@@ -1,4 +1,4 @@
-"""ServerState: everything that the server knows between rounds, as one value."""
+"""ServerState: the state of the server between rounds."""
 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -18,13 +18,13 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class ServerState(Generic[S]):
-    """The state after `round` rounds; a checkpoint is exactly this value.
+    """The state after `round` rounds. A checkpoint holds exactly this value.
 
     Attributes:
-        round: rounds done; 0 before the first.
+        round: number of finished rounds.
         weights: the global model [d].
         buffers: its buffers, by name.
-        method: what the method remembers.
+        method: state of the method.
     """
 
     round: int
@@ -43,7 +43,7 @@ class ServerState(Generic[S]):
 def next_state(
     state: ServerState[S], cohort: Cohort, method: Method[S], layout: Layout, server_lr: float
 ) -> tuple[ServerState[S], Step[S]]:
-    """Return the state after the cohort's round, and the step that led there. Pure.
+    """Return the state after the cohort's round, and the step. A pure function.
 
     Raises:
         AggregationError: the method cannot form a step, or the step leaves the range of the dtype.
@@ -65,7 +65,7 @@ def next_state(
 
 
 def evaluated_weights(state: ServerState[S], method: Method[S], server_lr: float) -> Vector:
-    """Return the model that is evaluated and kept [d]: for most methods, the very one in state."""
+    """Return the model to evaluate and save [d]. For most methods it is that in `state`."""
     offset = method.evaluation_offset(state.method)
     if offset is None:
         return state.weights
@@ -77,7 +77,7 @@ def evaluated_weights(state: ServerState[S], method: Method[S], server_lr: float
 def average_buffer(cohort: Cohort, name: str) -> NDArray[Any]:
     """Return one buffer's mean over the cohort, weighted by examples, in its own dtype.
 
-    A counter (BatchNorm's num_batches_tracked) is not averaged: the largest stands for all.
+    A counter (BatchNorm's num_batches_tracked) is not averaged: the result is the largest.
     """
     values = np.stack([update.buffers[name] for update in cohort.updates])
     if values.dtype.kind != "f":

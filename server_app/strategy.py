@@ -40,21 +40,21 @@ T = TypeVar("T")
 
 
 class MethodStrategy(Strategy):
-    """One federated method as a Flower Strategy; see `server_app.strategies` for the ready ones.
+    """One federated method as a Flower Strategy, see `server_app.strategies` for the ready ones.
 
     Args:
         method: the method with its settings.
         options: how rounds run.
-        codec: how the model travels to FedKeel's clients, as one flat vector; None for ordinary
-            Flower clients, which get and return named arrays.
-        buffers: names of arrays that are not trained, for ordinary clients; None takes
+        codec: how the model travels to FedKeel's clients, as one flat vector. With None, ordinary
+            Flower clients get and return named arrays.
+        buffers: names of arrays that are not trained, for ordinary clients. The default is
             BatchNorm's statistics and the arrays of whole numbers.
-        local_lr: returns the local learning rate of a round, which goes into the orders; without
-            it the "lr" of train_config counts, and else 1.
-        registry: returns the clients that are ready; called in every round and while waiting.
+        local_lr: returns the local learning rate of a round, for the orders. The default
+            is the "lr" of train_config, or 1 without one.
+        registry: returns the clients that are ready. Called in every round and while waiting.
         expected: names of the clients that should connect, for the message when they do not.
         observer: sees each round.
-        diagnose: diagnostics of the rounds that change the model; they change no result.
+        diagnose: diagnostics of the rounds that change the model. They change no result.
         store_state: returns an equal state that replaces each new state.
         train_metrics_aggr_fn: as in Flower's FedAvg.
         evaluate_metrics_aggr_fn: as in Flower's FedAvg.
@@ -101,7 +101,7 @@ class MethodStrategy(Strategy):
 
     @property
     def state(self) -> ServerState[Any] | None:
-        """The state after the newest round; None before the first model."""
+        """The state after the newest round, None before the first model."""
         return self.model.state
 
     @state.setter
@@ -172,7 +172,7 @@ class MethodStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Add the clients' scores to the round's record; return the mean of their metrics."""
+        """Add the clients' scores to the round's record. Return the mean of their metrics."""
         if not self.exchange.sent.clients:
             return None
         by_client = self.exchange.by_client(replies)
@@ -191,7 +191,7 @@ class MethodStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run the rounds state.round + 1 to `num_rounds`; arguments as in Flower's Strategy.start.
+        """Run the rounds state.round + 1 to `num_rounds`. Arguments as in Flower's Strategy.start.
 
         Unlike Flower's loop it resumes from a restored state, evaluates every `eval_every` rounds
         and after the last one, and calls the observer after each round.
@@ -217,7 +217,7 @@ class MethodStrategy(Strategy):
     def query(
         self, grid: Grid, action: str, values: Mapping[str, Any], read: Callable[[ConfigRecord], T]
     ) -> tuple[dict[ClientId, T], dict[ClientId, str]]:
-        """Send the evaluated model to clients for another action; see `RoundEvaluation.query`."""
+        """Send the evaluated model to clients for another action, see `RoundEvaluation.query`."""
         return self.evaluation.query(grid, action, values, read, has_lr=self.sets_lr)
 
     @property

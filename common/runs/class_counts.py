@@ -35,7 +35,7 @@ def write_class_counts(run_dir: Path, counts: ClassCounts) -> None:
 
 
 def read_class_counts(run_dir: Path) -> ClassCounts | None:
-    """Return the counts of a run; None if the file is missing or damaged."""
+    """Return the counts of a run, None if the file is missing or damaged."""
     try:
         read = from_json(ClassCounts, json.loads((run_dir / PARTITION).read_bytes()))
     except (OSError, ValueError, RecursionError, JsonTypeError):

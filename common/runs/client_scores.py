@@ -19,7 +19,7 @@ class ClientScore:
     Attributes:
         examples: number of test samples.
         correct: number of correctly classified ones.
-        loss_sum: their summed loss in nats; None if the client does not report it.
+        loss_sum: their summed loss in nats, None if the client does not report it.
     """
 
     examples: Int64
@@ -39,8 +39,8 @@ class Evaluation:
     Attributes:
         clients: the scores by client.
         absent: the reason why each other client has no score.
-        fairness: summary of the scores; None without any.
-        personal: the evaluation of the clients' personal models; None without any.
+        fairness: summary of the scores, None without any.
+        personal: the evaluation of the clients' personal models, None without any.
         untrained: in `personal`, the clients whose personal model is still the global one.
     """
 
@@ -54,7 +54,7 @@ class Evaluation:
     def of(
         cls, scores: Mapping[ClientId, ClientScore], absent: Mapping[ClientId, str]
     ) -> "Evaluation":
-        """Return the evaluation; a client without test samples moves to `absent`.
+        """Return the evaluation. A client without test samples moves to `absent`.
 
         Raises:
             DataError: a client's counts are impossible.
@@ -74,7 +74,7 @@ class Evaluation:
 
     @property
     def loss(self) -> float | None:
-        """Mean loss per sample over the clients whose loss is finite; None without any."""
+        """Mean loss per sample over the clients whose loss is finite, None without any."""
         known = [(s.loss_sum, s.examples) for s in self.clients.values() if s.loss_sum is not None]
         finite = [(loss, examples) for loss, examples in known if isfinite(loss)]
         examples = sum(number for _, number in finite)

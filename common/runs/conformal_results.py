@@ -22,10 +22,10 @@ class Level:
         rank: k, the rank of the threshold among the calibration scores.
         threshold: None if it is infinite, so that every set holds all labels.
         examples: number of test samples.
-        coverage: share of the sets that hold the true label; None without test samples.
-        mean_size: mean number of labels in a set; None without test samples.
+        coverage: share of the sets that hold the true label, None without test samples.
+        mean_size: mean number of labels in a set, None without test samples.
         sizes: number of sets with 0, 1, ..., C labels [C + 1].
-        coverage_by_size: coverage of the sets of each size [C + 1]; None for a size without sets.
+        coverage_by_size: coverage of the sets of each size [C + 1], None for a size without sets.
     """
 
     miscoverage: FiniteFloat
@@ -45,8 +45,8 @@ class ClientCoverage:
     Attributes:
         calibration: number of calibration samples.
         test: number of test samples.
-        coverage: share of the sets that hold the true label; None without test samples.
-        mean_size: mean number of labels in a set; None without test samples.
+        coverage: share of the sets that hold the true label, None without test samples.
+        mean_size: mean number of labels in a set, None without test samples.
     """
 
     calibration: Int64
@@ -73,7 +73,7 @@ class ConformalResults:
         scores: by score, its levels in ascending order.
         clients: by score, then by client, the prediction sets at the configured level.
         warnings: sentences for the reader of the results.
-        problem: the reason why there are no prediction sets; None if there are.
+        problem: the reason why there are no prediction sets, None if there are.
     """
 
     round: Int64
@@ -126,7 +126,7 @@ def write_conformal(run_dir: Path, results: ConformalResults) -> None:
 
 
 def read_conformal(run_dir: Path) -> ConformalResults | None:
-    """Return the prediction sets of a run; None if it has none.
+    """Return the prediction sets of a run, None if it has none.
 
     Raises:
         RecordError: the file does not hold prediction sets.

@@ -17,7 +17,7 @@ from common.io.files import atomic_write
 
 
 class RecordError(FedError):
-    """A file of a run cannot be written or read; the message names the file and the line."""
+    """A file of a run cannot be written or read. The message names the file and the line."""
 
 
 def json_values(value: Any, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""LiveState: what a run is doing at this moment, in a small file beside its records."""
+"""`live.json`: the present state of a run."""
 
 import json
 import time
@@ -22,27 +22,27 @@ INSIDE: Mapping[Any, tuple[str, ...]] = {
     str: ("ready", "asked", "again", "refused", "missing", "late"),
     (int, float): ("answered",),
 }
-SIGN_SECONDS = 2.0  # between two signs of life while nothing changes
+SIGN_SECONDS = 2.0  # between two writes while nothing changes
 
 
 @dataclass(frozen=True)
 class LiveState:
-    """One look at a run; times are seconds since 1970.
+    """The state of a run at one moment. Times are seconds since 1970.
 
     Attributes:
         phase: "waiting for clients", "training", "evaluating" or "calibrating".
-        round: the round under way, 0 before the first.
-        rounds: the last round that is wanted, as far as it is known.
-        since: when this phase began.
-        deadline: until when it waits; None if it does not.
+        round: the current round, 0 before the first.
+        rounds: the last round of the run, 0 if unknown.
+        since: start of this phase.
+        deadline: end of the wait, None without one.
         ready: clients that are connected and can take part.
-        refused: why other connected clients cannot.
-        asked: clients that were sent an order.
-        answered: seconds that each reply took.
-        again: clients that were asked again because they had been lost.
-        missing: why a reply will not be used, as far as that is known.
-        late: replies to earlier rounds that came too late.
-        updated: when the run last gave this sign of life.
+        refused: the reason why each other connected client cannot.
+        asked: clients that got an order.
+        answered: seconds from the order to the reply, by client.
+        again: clients that got the order again, because they were lost during the round.
+        missing: the reason why a reply will not be used, by client, if known.
+        late: replies to earlier rounds that came after the deadline.
+        updated: time of the last write.
     """
 
     phase: str
@@ -69,7 +69,7 @@ class LiveState:
         since: float,
         timeout: float,
     ) -> "LiveState":
-        """Return the look of a run that waits for its quorum."""
+        """Return the live state of a run that waits for its quorum."""
         return cls(
             "waiting for clients",
             server_round,
@@ -82,12 +82,12 @@ class LiveState:
 
     @property
     def awaited(self) -> list[ClientId]:
-        """Clients that were asked and may still answer."""
+        """Clients that got an order and may still reply."""
         return [c for c in self.asked if c not in self.answered and c not in self.missing]
 
 
 class LiveStateFile:
-    """Writes `live.json` when something changed, and every two seconds as a sign of life."""
+    """Writes `live.json` on every change, and every two seconds without one."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LIVE
@@ -95,7 +95,7 @@ class LiveStateFile:
         self._when = 0.0
 
     def show(self, live: LiveState) -> None:
-        """Write what is going on; a full disk is no reason to end a run, so it is not told here."""
+        """Write the live state. A full disk is ignored, because it is no reason to end a run."""
         now = time.time()
         if live == self._last and now - self._when < SIGN_SECONDS:
             return
@@ -108,7 +108,7 @@ class LiveStateFile:
 
 
 def read_live_state(folder: Path) -> LiveState | None:
-    """Return what a run was doing when it last gave a sign; None if it never did."""
+    """Return the last live state of a run, None if it never wrote one."""
     try:
         said: dict[str, Any] = json.loads((folder / LIVE).read_bytes())
         live = LiveState(**said)
@@ -132,5 +132,5 @@ def _fits(live: LiveState) -> bool:
 
 
 def clear_live_state(folder: Path) -> None:
-    """Forget what an earlier run in this folder did last."""
+    """Remove the live state of an earlier run in this directory."""
     (folder / LIVE).unlink(missing_ok=True)

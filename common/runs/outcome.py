@@ -38,7 +38,7 @@ def write_outcome(run_dir: Path, outcome: Outcome) -> None:
 
 
 def read_outcome(run_dir: Path) -> Outcome | None:
-    """Return the outcome of a run; None while the run has none.
+    """Return the outcome of a run, None while the run has none.
 
     Raises:
         RecordError: the file holds no outcome.

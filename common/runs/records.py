@@ -31,8 +31,8 @@ class RoundRecord:
         cohort: clients that got an order to train.
         replied: clients whose replies were used.
         dropped: the reason why the reply of each other client was not used, or is missing.
-        void: the reason why the round did not change the model; None for an ordinary round.
-        train_loss: mean training loss; None if no client reports it.
+        void: the reason why the round did not change the model, None for an ordinary round.
+        train_loss: mean training loss, None if no client reports it.
         again: clients that got the order again, because they were lost during the round.
         late: replies to earlier rounds that came after the deadline, as a sentence by client.
         arrived: seconds from the order to the reply, by client.
@@ -42,7 +42,7 @@ class RoundRecord:
         bytes_up: bytes of the reply, by client.
         seconds: seconds by phase: configure, train, aggregate, checkpoint, evaluate.
         method: report of the method: numbers, bools, strings, short lists.
-        diagnostics: diagnostics of the round; see `server_app.diagnostics.diagnosis`.
+        diagnostics: diagnostics of the round, see `server_app.diagnostics.diagnosis`.
         evaluation: None for a round without evaluation.
     """
 
@@ -66,7 +66,7 @@ class RoundRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "RoundRecord":
-        """Return the record from a parsed line; fields unknown to an older version are empty.
+        """Return the record from a parsed line. Fields unknown to an older version are empty.
 
         Raises:
             JsonTypeError: a part is missing or has the wrong type.
@@ -77,7 +77,7 @@ class RoundRecord:
         return record
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; non-finite numbers become None.
+        """Return plain JSON values. Non-finite numbers become None.
 
         Raises:
             RecordError: the record holds a value that has no JSON form.
@@ -137,7 +137,7 @@ def parse_line(line: bytes, path: Path, number: int) -> RoundRecord:
         number: number of the line, for the error message.
 
     Raises:
-        RecordError: the line is no record; the message names file and line.
+        RecordError: the line is no record. The message names file and line.
     """
     try:
         return RoundRecord.from_json(json.loads(line, parse_constant=_no_constant))
@@ -149,7 +149,7 @@ def parse_line(line: bytes, path: Path, number: int) -> RoundRecord:
 
 
 def read_records(run_dir: Path) -> list[RoundRecord]:
-    """Return the records of a run in order; an empty list if none were written yet.
+    """Return the records of a run in order, an empty list if none were written yet.
 
     Raises:
         RecordError: a line is damaged, or the rounds do not increase.

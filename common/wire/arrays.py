@@ -46,7 +46,7 @@ def _read_head(data: bytes, tensor: Tensor) -> tuple[int, bool]:
         if npy.read_magic(stream) != (1, 0):
             raise ValueError("an .npy version other than 1.0")
         shape, fortran, dtype = npy.read_array_header_1_0(stream)
-    except Exception as error:  # numpy evaluates the header; a hostile one fails in many ways
+    except Exception as error:  # numpy evaluates the header. A hostile one fails in many ways
         raise WireError(
             f'the bytes of "{tensor.name}" are not a plain numpy array: {error}'
         ) from None
@@ -103,7 +103,7 @@ class Codec(Protocol):
         """Return the record to send."""
 
     def unpack(self, record: ArrayRecord) -> tuple[Vector, Buffers]:
-        """Return the checked weights [d] and buffers; raises WireError."""
+        """Return the checked weights [d] and buffers, or raise WireError."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class NamedCodec:
 
         Args:
             record: the first weights, by name.
-            buffers: names of arrays that are not trained; by default BatchNorm's statistics and
+            buffers: names of arrays that are not trained. The default is BatchNorm's statistics and
                 all arrays that are not floats.
 
         Raises:
@@ -221,7 +221,7 @@ def refuse_non_finite(name: str, values: NDArray[Any], layout: Layout) -> None:
     """Check that the weights, a buffer or a vector of the method is finite.
 
     Raises:
-        WireError: it is not; the message names the tensors.
+        WireError: a value is NaN or infinite. The message names the tensors.
     """
     if all_finite(values):
         return

@@ -26,11 +26,11 @@ from common.wire.vectors import get_vectors, put_vectors
 
 ROUND, LR = "server-round", "lr"
 LAYOUT, CLIENT, TIMEOUT = "keel-layout", "keel-client", "keel-patience"
-LATE_SECONDS = 10.0  # after the deadline; the server records such a reply but does not use it
+LATE_SECONDS = 10.0  # after the deadline. The server records such a reply but does not use it
 
 
 def seconds_late(metadata: Metadata) -> float:
-    """Return the seconds since the deadline of an order; negative before the deadline.
+    """Return the seconds since the deadline of an order, negative before the deadline.
 
     The deadline comes from the server's clock, the present time from this machine's clock. The
     server does not admit a node whose clock is far from its own.
@@ -43,19 +43,19 @@ def query_content(client: ClientId, timeout: float) -> RecordDict:
     """Return the content of a query for the client card.
 
     Args:
-        client: id of the receiver; "" if the server does not know it.
+        client: id of the receiver, "" if the server does not know it.
         timeout: seconds that the server waits for the card.
     """
     return RecordDict({CONFIG: ConfigRecord({CLIENT: client, TIMEOUT: timeout})})
 
 
 def client_id_of(content: RecordDict) -> ClientId:
-    """Return the client id that the server wrote into a message; "" if there is none."""
+    """Return the client id that the server wrote into a message, "" if there is none."""
     return str(_config_of(content).get(CLIENT, ""))
 
 
 def timeout_of(content: RecordDict) -> float | None:
-    """Return for how many seconds the server waits for the reply; None if it does not say."""
+    """Return for how many seconds the server waits for the reply, None if it does not say."""
     timeout = _config_of(content).get(TIMEOUT)
     return float(timeout) if isinstance(timeout, int | float) and timeout > 0 else None
 
@@ -74,7 +74,7 @@ class Order:
         layout: digest of the model's layout.
         server_payload: the method's own vectors.
         client: id of the receiver, which a real node does not know itself.
-        timeout: seconds that the server waits for the reply; 0 if it does not say.
+        timeout: seconds that the server waits for the reply, 0 if it does not say.
     """
 
     round: int
@@ -121,13 +121,13 @@ class TrainReply:
     """The reply of a client after training.
 
     Attributes:
-        client: the client's id; "" for an ordinary Flower client.
+        client: the client's id, "" for an ordinary Flower client.
         round: number of the round.
         weights: the trained weights [d].
         buffers: buffers by name.
         examples: training samples.
-        steps: number of local steps; 0 if the client does not say.
-        lr_sum: sum of the learning rates of these steps; 0 if the client does not say.
+        steps: number of local steps, 0 if the client does not say.
+        lr_sum: sum of the learning rates of these steps, 0 if the client does not say.
         client_payload: the method's own vectors.
         metrics: further finite numbers.
     """
@@ -179,7 +179,7 @@ def read_train_reply(
         weight_key: metric that weighs the reply.
 
     Raises:
-        WireError: the reply cannot be used; the message says why in one line.
+        WireError: the reply cannot be used. The message says why in one line.
     """
     record = content.get(arrays_key) or next(iter(records_of(content, ArrayRecord).values()), None)
     if not isinstance(record, ArrayRecord):
@@ -226,7 +226,7 @@ class ClientCard:
     """The answer of a client that is ready to a query: its data and its device.
 
     Attributes:
-        partition: number of the client's part of a partitioned data set; "" for its own images.
+        partition: number of the client's part of a partitioned data set, "" for its own images.
         device: a sentence that says on which device the client trains.
         shape: channels, height and width of its images.
         classes: number of classes.

@@ -31,7 +31,7 @@ MAX_EXAMPLES = 2**53  # larger whole numbers are not exact as floats
 
 
 def read_metrics(content: RecordDict) -> dict[str, float]:
-    """Return the scalar metrics of the reply's MetricRecord; an empty dict if it has none."""
+    """Return the scalar metrics of the reply's MetricRecord, an empty dict if it has none."""
     record = next(iter(records_of(content, MetricRecord).values()), MetricRecord())
     return {key: _number(value) for key, value in record.items() if not isinstance(value, list)}
 

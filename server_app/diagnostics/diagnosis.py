@@ -1,7 +1,7 @@
-"""What a round's record says beside the method's own report, in rounds that are diagnosed.
+"""Diagnosis: the optional diagnostics of a round, for its record.
 
-Everything here looks at the accepted replies and at the step that was made of them, and changes
-nothing: a run ends with the same bits whether it is diagnosed or not.
+Diagnostics read the accepted replies and the step, and change neither. A run gives the same weights
+with and without them.
 """
 
 import logging
@@ -28,18 +28,18 @@ logger = logging.getLogger("flwr")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Says of each diagnosed round what `diagnostics.*` asks for.
+    """Computes the diagnostics that the config keys `diagnostics.*` select.
 
     Attributes:
         config: the run config.
-        model: of the run's kind; nobody else may use it meanwhile.
+        model: a model of the run's architecture, which is overwritten.
     """
 
     config: RunConfig
     model: FlatModel
 
     def __call__(self, before: ServerState[Any], cohort: Cohort, step: Step[Any]) -> dict[str, Any]:
-        """Return the round's diagnostics as plain JSON values, none if it is not diagnosed."""
+        """Return the round's diagnostics as JSON values. Empty if none are due."""
         if not self.config.is_diagnosed(cohort.round):
             return {}
         displacements = [update.delta for update in cohort.updates]
@@ -55,7 +55,7 @@ class Diagnosis:
             }
 
     def _occupancy(self, cohort: Cohort, step: Step[Any]) -> dict[str, Any]:
-        """Return how many clients a history holds, if the method has one and tells."""
+        """Return the number of clients in the history, if the method reports it."""
         window, held = self.config.chosen.history_rounds, step.report.get("rows")
         if window is None or held is None:
             return {}
@@ -82,13 +82,13 @@ class Diagnosis:
             return {"cka_why": self._probe}
         try:
             return {"cka": similarities(self._probe, before, cohort)}
-        except (FedError, RuntimeError, MemoryError) as error:  # torch's own are RuntimeErrors
+        except (FedError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
             logger.warning("round %d: layers cannot be compared: %s", cohort.round, error)
             return {"cka_why": f"{type(error).__name__}: {error}"}
 
     @cached_property
     def _probe(self) -> Probe | str:
-        """The probe batch, drawn when it is first needed, or why there is none."""
+        """The probe batch, drawn at the first use, or the reason why there is none."""
         try:
             return Probe.drawn(self.config, self.model)
         except FedError as error:
@@ -99,8 +99,9 @@ class Diagnosis:
 def drift_of(displacements: Sequence[Vector], layout: Layout) -> dict[str, Any]:
     """Return the drift diversity of a cohort's displacements [d], whole and by layer.
 
-    JSON has no infinity: where displacements cancel, the value is None and the layer is named in
-    "infinite" ("cancels" is true if all weights do). None without that: nobody moved.
+    JSON has no infinity. If the displacements of a layer cancel, its value is None and "infinite"
+    names it. "cancels" is true if the displacements of the whole model cancel. A value that is None
+    for any other reason means that no client moved.
     """
     drift = drift_diversity(displacements, layout)
     return {
@@ -114,9 +115,9 @@ def drift_of(displacements: Sequence[Vector], layout: Layout) -> dict[str, Any]:
 def progress_of(cohort: Cohort, step: Step[Any], cosines: Sequence[float | None]) -> dict[str, Any]:
     """Return the cosine of the step with each client's displacement, None where one is zero.
 
-    Where a method solves for a direction x and gives it another length afterwards, and reports
-    |x| as "length_before", this is also u_k . x, the progress along each client's unit vector
-    u_k that its constraints speak of. A length changes no cosine, so u_k . x = cos_k |x|.
+    A method that solves for a direction x and then changes its length reports |x| as
+    "length_before". Then the result also has the progress u_k . x along each client's unit vector
+    u_k, which the constraints bound. Scaling changes no cosine, so u_k . x = cos_k |x|.
     """
     clients = [update.client for update in cohort.updates]
     told = {"cosine": dict(zip(clients, cosines, strict=True))}

@@ -1,4 +1,4 @@
-"""The shared probe batch: held-out samples on which the layers of the clients are compared."""
+"""Linear CKA between the layers of the clients' models, on a probe batch of test samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from common.types import ClientUpdate, Cohort, Matrix
 from server_app.state import ServerState
 
 BATCH = 256
-MEMORY = 1 << 28  # bytes of Gram matrices that are kept at a time
+MEMORY = 1 << 28  # bytes of the Gram matrices in memory at one time
 
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Some pictures and a model to show them to.
+    """The images of the probe batch, and a model that evaluates them.
 
     Attributes:
-        flat: a model that nobody else uses; it is loaded anew for every client.
+        flat: a model for this purpose only, which is overwritten for every client.
         images: uint8 [n, channels, height, width].
-        mean: as the clients normalise them.
-        std: likewise.
+        mean: mean by channel, for normalisation.
+        std: standard deviation by channel, for normalisation.
     """
 
     flat: FlatModel
@@ -43,10 +43,10 @@ class Probe:
 
     @classmethod
     def drawn(cls, config: RunConfig, flat: FlatModel) -> "Probe":
-        """Draw `diagnostics.probe` of all clients' test samples; all, if there are fewer.
+        """Draw `diagnostics.probe` of all clients' test samples, or all if there are fewer.
 
         Raises:
-            DataError: this process does not have the data, or they have no test samples.
+            DataError: this process does not have the data, or there are no test samples.
         """
         if config.data.name == OWN:
             raise DataError("the pictures are the clients' own, and the server has none")
@@ -63,13 +63,13 @@ class Probe:
     def grams(
         self, before: ServerState[Any], update: ClientUpdate, modules: Sequence[str]
     ) -> dict[str, Matrix]:
-        """Return the centred Gram matrices [n, n] of what a client's modules put out."""
+        """Return the centred Gram matrices [n, n] of the outputs of a client's modules."""
         self.flat.load(before.weights - update.delta, update.buffers)
         return {name: centred_gram(rows) for name, rows in self.outputs(modules).items()}
 
     @torch.inference_mode()
     def outputs(self, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Return the modules' outputs for the pictures [n, p], flat, without dropout."""
+        """Return the modules' flattened outputs for the images [n, p], without dropout."""
         model = self.flat.model.eval()
         kept: dict[str, list[NDArray[Any]]] = {name: [] for name in modules}
 
@@ -92,14 +92,14 @@ class Probe:
 def similarities(probe: Probe, before: ServerState[Any], cohort: Cohort) -> dict[str, Any]:
     """Return the linear CKA between the clients' models after training, layer by layer.
 
-    A layer is a module with trainable tensors, and what is compared is what it puts out. Undefined
-    is None: one client alone, outputs that do not depend on the picture. As many layers are done
-    at once as MEMORY holds Gram matrices of; more would need fewer passes through the models.
+    A layer is a module with trainable tensors, and CKA compares its outputs. The value is None for
+    a single client, and for outputs that do not depend on the image. MEMORY bounds the number of
+    layers per pass through the models.
 
     Args:
-        probe: what is shown to the models.
+        probe: the probe batch.
         before: the state whose weights the clients received.
-        cohort: what they made of them.
+        cohort: their updates.
     """
     layers: dict[str, Mapping[str, Any]] = {}
     modules = list(layers_of(probe.flat.layout))

@@ -1,4 +1,4 @@
-"""What FedPCD's theorem says of a round, from what the clients told of their gradients."""
+"""The quantities of FedPCD's theorem in one round, from the clients' reported gradients."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from common.types import Cohort, Step
 from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
 from server_app.state import ServerState
 
-SAME_LENGTH = 1e-4  # float32 directions are no nearer to the mean's length
+SAME_LENGTH = 1e-4  # relative, above the rounding error of float32
 
 
 def theorem_of(
@@ -22,17 +22,17 @@ def theorem_of(
     step: Step[Any],
     cosines: Sequence[float | None],
 ) -> dict[str, Any]:
-    """Return the theorem's terms and which of its premises the round does not meet.
+    """Return the theorem's terms, and the assumptions that the round violates.
 
     Undefined numbers are None. See `common.diagnostics.theorem`.
 
     Args:
-        config: of the run.
-        model: of the run's kind.
-        before: the state that the clients were sent.
-        cohort: what came back.
-        step: what was made of it.
-        cosines: of the step with each client's displacement [m], see `cosines_with`.
+        config: the run config.
+        model: a model of the run's architecture.
+        before: the state whose weights the clients received.
+        cohort: their accepted replies.
+        step: the step of the method for them.
+        cosines: cosines of the step with each client's displacement [m], see `cosines_with`.
     """
     terms, smoothness = terms_of(cohort, cosines), _seen(cohort)
     found = RoundConditions(
@@ -83,7 +83,7 @@ def terms_of(cohort: Cohort, cosines: Sequence[float | None]) -> Terms:
 def inexact(
     config: RunConfig, model: FlatModel, before: ServerState[Any], cohort: Cohort
 ) -> Iterable[str]:
-    """Say why local steps were not plain ones along the exact gradient of the client's loss."""
+    """Yield the reasons why local steps were not plain steps along the exact gradient."""
     train, method = config.train, config.chosen
     rules = [
         method.local_rule(method.server_payload(before.method, update.client), model.layout)

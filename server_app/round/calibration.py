@@ -45,7 +45,7 @@ LEVELS = (
 
 
 class Query(Protocol):
-    """Sends the final model to all clients for one action; see `MethodStrategy.query`."""
+    """Sends the final model to all clients for one action, see `MethodStrategy.query`."""
 
     def __call__(
         self, action: str, values: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]

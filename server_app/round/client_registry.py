@@ -81,7 +81,7 @@ def wait_for_clients(
         expected: names of the clients that should connect, for the sentence.
 
     Raises:
-        AggregationError: the timeout is over; the message names the clients that are connected
+        AggregationError: the timeout is over. The message names the clients that are connected
             and those that are missing.
     """
     deadline, reported = time.monotonic() + timeout, -1
@@ -148,7 +148,7 @@ class ClientRegistry:
 
     @property
     def first(self) -> ClientCard:
-        """The card of the first client by id; the other cards must agree with it."""
+        """The card of the first client by id. The other cards must agree with it."""
         return self.cards[self._first]
 
     @property
@@ -203,7 +203,7 @@ class ClientRegistry:
         for name, reply in self._poller.take(grid, nodes, POLL_SECONDS):
             node, _ = self._queries.pop(name)
             if isinstance(reply, Message) and was_lost(reply):
-                continue  # the node is gone; it gets a query when it is back
+                continue  # the node is gone. It gets a query when it is back
             try:
                 if isinstance(reply, str) or reply.has_error():
                     raise ClientError(reply if isinstance(reply, str) else reason_of(reply.error))
@@ -233,7 +233,7 @@ class ClientRegistry:
         self._holders.setdefault(card.partition, set()).add(client)
 
     def _objection(self, node: int, client: ClientId, card: ClientCard) -> str:
-        """Return why a client does not fit the connected ones; "" if it does."""
+        """Return why a client does not fit the connected ones, "" if it does."""
         other = self._nodes.get(client)
         if other is not None and other in self._names:
             return (
@@ -264,7 +264,7 @@ class ClientRegistry:
         return bool(self._queries)
 
     def _holder_of(self, partition: str) -> ClientId | None:
-        """Return the connected client that holds this partition; None if there is none."""
+        """Return the connected client that holds this partition, None if there is none."""
         known = self._holders.get(partition, set()) if partition else set()
         there = [client for client in known if self._nodes[client] in self._names]
         return next((c for c in there if self.cards[c].partition == partition), None)

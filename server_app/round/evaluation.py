@@ -156,7 +156,7 @@ class RoundEvaluation:
             grid: Flower's grid.
             action: name of the ClientApp's evaluate function that replies.
             values: values to add to the order.
-            read: reads the ConfigRecord of a reply; raises FedError if it cannot be used.
+            read: reads the ConfigRecord of a reply. Raises FedError if it cannot be used.
             has_lr: whether the server sets the local learning rate.
 
         Returns:

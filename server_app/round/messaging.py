@@ -27,7 +27,7 @@ from server_app.round.polling import ReplyPoller, push_messages, was_lost
 PAUSE = 0.02  # between two polls, as a share of the time waited so far
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.4  # seconds
 LOOK_SECONDS = 1.0  # between two calls of the registry
-SETTLE_SECONDS = 2.0  # before a message is sent again; a lost node may still seem connected
+SETTLE_SECONDS = 2.0  # before a message is sent again. A lost node may still seem connected
 NOT_PUSHED = "the order could not be handed to it: its node is gone"
 LATE = "no reply within the round's deadline"
 
@@ -69,7 +69,8 @@ class ExchangeLimits:
 
     Attributes:
         timeout: seconds until the deadline.
-        enough: number of replies without error that ends the exchange; None waits for all.
+        enough: number of replies without error that ends the exchange, or None to wait
+            for all.
         retries: how often the message is sent again to a client that was lost.
         patience: seconds in which a client that went offline may come back.
     """
@@ -110,7 +111,7 @@ class Messenger:
             grid: Flower's grid.
             kind: Flower's message type.
             contents: content of the message to each client.
-            registry: returns the node of each client; called again while waiting.
+            registry: returns the node of each client. Called again while waiting.
             limits: when the exchange ends.
             round: number of the round, for the sentences about late replies.
             watch: called whenever something may have changed.
@@ -172,7 +173,7 @@ class _Exchange:
         self.tries = dict.fromkeys(contents, 0)
 
     def send(self, contents: Mapping[ClientId, RecordDict], ready: ReadyClients) -> None:
-        """Send a message to each client that has a node; the others are lost.
+        """Send a message to each client that has a node. The others are lost.
 
         The messages expire soon after the deadline: a client that was cut off must not work on
         old orders when it comes back.
@@ -241,7 +242,7 @@ class _Exchange:
         self.send(back, ready)
 
     def end(self, reason: str) -> Replies:
-        """Return the result; what is still pending is overdue from now on."""
+        """Return the result. What is still pending is overdue from now on."""
         replies = self.replies
         replies.missing |= {sent.client: reason for sent in self.pending.values()}
         replies.missing |= {client: lost.reason for client, lost in self.lost.items()}

@@ -13,7 +13,7 @@ def order_content(
 
     Args:
         arrays: the model.
-        config: values of the caller; they take precedence over those of the order.
+        config: values of the caller. They take precedence over those of the order.
         order: the order without the model.
         options: the names of the records.
         has_lr: whether the server sets the local learning rate. An ordinary client without that

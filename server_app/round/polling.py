@@ -87,7 +87,7 @@ class ReplyPoller:
         """
         error = poll.error
         if isinstance(error, TransportError):
-            return  # the SuperLink hangs; the next call polls again
+            return  # the SuperLink hangs. The next call polls again
         if error is not None and (isinstance(error, HTTPError) or not isinstance(error, Exception)):
             raise error
         if error is not None and len(poll.messages) == 1:
@@ -113,7 +113,7 @@ def was_lost(reply: Message) -> bool:
 
 
 def push_messages(grid: Grid, messages: list[Message]) -> set[str]:
-    """Push messages; return the ids of those that the SuperLink accepted.
+    """Push messages. Return the ids of those that the SuperLink accepted.
 
     Raises:
         HTTPError: the SuperLink refuses them, for example because the run was stopped.

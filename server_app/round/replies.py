@@ -58,7 +58,7 @@ def check_train_reply(
         server_round: number of the round.
 
     Raises:
-        AggregationError, WireError: the reply cannot be used; the message says why.
+        AggregationError, WireError: the reply cannot be used. The message says why.
     """
     if message.has_error():
         raise AggregationError(reason_of(message.error))
@@ -86,7 +86,7 @@ def refuse_missing_metrics(method: Method[Any], client: ClientId, reply: TrainRe
     """Check that a reply has every metric that `method.needs` declares.
 
     Raises:
-        AggregationError: a metric is missing or out of range; the message names the method, the
+        AggregationError: a metric is missing or out of range. The message names the method, the
             key and the client.
     """
     for key in method.needs:
@@ -135,7 +135,7 @@ class CheckedReplies:
 
     @property
     def train_loss(self) -> float | None:
-        """Mean training loss, weighted by examples; None if no client reports it."""
+        """Mean training loss, weighted by examples, None if no client reports it."""
         losses = [(u.metrics[LOSS], u.examples) for u in self.updates if LOSS in u.metrics]
         total = sum(examples for _, examples in losses)
         return sum(loss * examples for loss, examples in losses) / total if total else None
@@ -218,7 +218,7 @@ def config_of(reply: Message) -> ConfigRecord:
 
 
 def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
-    """Return the score of one client; None if it reports neither a count nor an accuracy.
+    """Return the score of one client, None if it reports neither a count nor an accuracy.
 
     An accuracy becomes a count.
 
@@ -243,7 +243,7 @@ def personal_of(
     examples: Mapping[ClientId, int],
     absent: Mapping[ClientId, str],
 ) -> Evaluation | None:
-    """Return the evaluation of the clients' personal models; None without any.
+    """Return the evaluation of the clients' personal models, None without any.
 
     Args:
         metrics: the metrics of each client that replied.
@@ -278,7 +278,7 @@ def mean_metrics(
     weight_key: str,
     aggregate: MetricsFn | None,
 ) -> MetricRecord | None:
-    """Return the weighted mean of each metric over the clients that report it; None without any.
+    """Return the weighted mean of each metric over the clients that report it, None without any.
 
     Args:
         contents: contents of the replies.

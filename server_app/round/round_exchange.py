@@ -25,10 +25,10 @@ class SentMessages:
     """The messages of the current exchange, and what is known of their replies.
 
     Attributes:
-        clients: the receivers by node; a client may move to another node during the exchange.
+        clients: the receivers by node. A client may move to another node during the exchange.
         bytes_down: bytes of the message, by client.
         lr: local learning rate of an order to train.
-        enough: number of replies that end the exchange; None waits for all.
+        enough: number of replies that end the exchange, or None to wait for all.
         seconds: seconds from the message to the reply, by client.
         missing: the reason why a reply is missing, by client.
         again: clients that got the message again.
@@ -73,11 +73,11 @@ class RepliesByClient(Collection[Message]):
 
 
 class RoundExchange:
-    """The exchange of messages with the clients of one round; a new one replaces the last.
+    """The exchange of messages with the clients of one round. A new one replaces the last.
 
     Args:
         options: how rounds run.
-        registry: returns the clients that are ready; called in every round and while waiting.
+        registry: returns the clients that are ready. Called in every round and while waiting.
         expected: names of the clients that should connect.
         show_live: gets the live state whenever it may have changed.
     """
@@ -101,7 +101,7 @@ class RoundExchange:
     def sample(
         self, grid: Grid, fraction: float, fewest: int, server_round: int, spare: int = 0
     ) -> tuple[ReadyClients, list[ClientId]]:
-        """Wait for clients; return those that are ready, and the sampled ones sorted.
+        """Wait for clients. Return those that are ready, and the sampled ones sorted.
 
         Args:
             grid: Flower's grid.
@@ -149,7 +149,7 @@ class RoundExchange:
             contents: content of the message to each sampled client.
             kind: Flower's message type.
             lr: local learning rate of an order to train.
-            enough: number of replies that end the exchange; None waits for all.
+            enough: number of replies that end the exchange, or None to wait for all.
         """
         nodes = {ready.nodes[client]: client for client in contents}
         sizes = {client: payload_bytes(content) for client, content in contents.items()}

@@ -29,7 +29,7 @@ class Training:
     Args:
         method: the method with its settings.
         options: how rounds run.
-        model: the model of the run; a round that is not void changes its state.
+        model: the model of the run. A round that is not void changes its state.
     """
 
     def __init__(self, method: Method[Any], options: Options, model: ServerModel) -> None:

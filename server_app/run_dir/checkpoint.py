@@ -1,8 +1,8 @@
-"""Checkpoints: a ServerState on disk, written whole or not at all, without pickles.
+"""Checkpoints: a ServerState in a file, without pickles.
 
-One file is an uncompressed .npz: a JSON description of the state's dataclasses, and the arrays
-that it points to. It is written beside its final name and renamed, so a crash leaves the
-previous one; a torn or foreign file is refused by its CRC or its description.
+A file is an uncompressed .npz with a JSON description of the state's dataclasses, and the arrays
+that the description points to. The server writes a temporary file and renames it, so a crash keeps
+the previous checkpoint. The CRC or the description shows a torn or foreign file.
 """
 
 import json
@@ -29,16 +29,16 @@ PATTERN = "round-*.ckpt"
 
 
 def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) -> Path:
-    """Write the state as `round-NNNNNN.ckpt` in `folder` and drop all but the newest `keep`.
+    """Write the state as `round-NNNNNN.ckpt` and delete all but the newest `keep` checkpoints.
 
     Args:
-        folder: made if it is missing.
-        state: what to write.
-        fingerprint: digest of the run config; a checkpoint is only good for the same run.
-        keep: how many checkpoints stay.
+        folder: the directory of the checkpoints, created if it is missing.
+        state: the state to write.
+        fingerprint: digest of the run config. Only a run with the same digest can resume.
+        keep: number of checkpoints to keep.
 
     Raises:
-        CheckpointError: the state holds what a checkpoint cannot, or the disk refuses it.
+        CheckpointError: the state has a value of an unknown type, or the write failed.
     """
     arrays: dict[str, NDArray[Any]] = {}
     tree = _describe(state, arrays)
@@ -59,21 +59,21 @@ def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) 
 
 @dataclass(frozen=True)
 class Head:
-    """What a checkpoint says of itself."""
+    """The round and the config fingerprint of a checkpoint."""
 
     round: int
     fingerprint: str
 
 
 def newest_head(folder: Path) -> tuple[Head | None, list[str]]:
-    """Return what the newest readable checkpoint says, and a warning for each torn one."""
+    """Return the head of the newest readable checkpoint, and a warning for each torn one."""
     warnings: list[str] = []
     for path in sorted(folder.glob(PATTERN), reverse=True):
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 said = json.loads(bytes(arrays["head"]))
             return Head(int(said["round"]), str(said["fingerprint"])), warnings
-        except Exception as error:  # a damaged archive trips its readers in many ways
+        except Exception as error:  # reading a damaged archive raises many types of errors
             warnings.append(_unreadable(path, error))
     return None, warnings
 
@@ -93,11 +93,11 @@ def load_newest(
     """Return the newest checkpoint that can be read, and a warning for each that cannot.
 
     Args:
-        folder: of the checkpoints.
-        method: with its settings.
-        layout: the model's.
-        fingerprint: of the run config.
-        put: returns an equal vector, kept in the place of each vector of a client that is read.
+        folder: the directory of the checkpoints.
+        method: the method with its settings.
+        layout: layout of the model.
+        fingerprint: digest of the run config.
+        put: returns an equal vector that replaces a client's vector.
 
     Raises:
         CheckpointError: a readable checkpoint belongs to another run config or another model, or
@@ -125,13 +125,13 @@ def load_newest(
             return state, warnings
         except (_OtherRunError, MemoryMapError):
             raise
-        except Exception as error:  # a damaged archive trips its readers in many ways
+        except Exception as error:  # reading a damaged archive raises many types of errors
             warnings.append(_unreadable(path, error))
     return None, warnings
 
 
 class _OtherRunError(CheckpointError):
-    """The checkpoint is sound but belongs to another run."""
+    """The checkpoint is readable but belongs to another run."""
 
 
 def _refuse_other_model(path: Path, state: ServerState[Any], layout: Layout) -> None:
@@ -147,11 +147,11 @@ def _refuse_other_model(path: Path, state: ServerState[Any], layout: Layout) -> 
 
 
 def _describe(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Turn a state into JSON, moving its arrays into `arrays`."""
+    """Return the JSON description of a state, and add its arrays to `arrays`."""
     if isinstance(value, np.ndarray):
         key = f"a{len(arrays)}"
         arrays[key] = value
-        return [key]  # the one kind of list
+        return [key]  # no other value becomes a list
     if isinstance(value, Entry):
         return {"round": value.round, "vector": _describe(value.vector, arrays)}
     if is_dataclass(value) and not isinstance(value, type):
@@ -170,7 +170,7 @@ def _restore(
     put: Callable[[Vector], Vector],
     method_state: Any = None,
 ) -> Any:
-    """Rebuild the value that `_describe` took apart, led by the type hints of its dataclass."""
+    """Return the value that `_describe` described, using the type hints of its dataclass."""
     if isinstance(tree, list):
         return arrays[tree[0]]
     if kind is ClientVectors:
@@ -182,7 +182,7 @@ def _restore(
         )
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
-        missing = [f for f in fields(kind) if f.name not in tree]  # an older version's have less
+        missing = [f for f in fields(kind) if f.name not in tree]  # of an older version
         if not tree.keys() <= hints.keys() or any(_has_no_default(f) for f in missing):
             raise CheckpointError(f"{kind.__name__} has other fields than the file")
         values = {

@@ -29,7 +29,7 @@ def count_classes(config: RunConfig) -> ClassCounts:
 
 
 def save_class_counts(run_dir: Path, config: RunConfig) -> None:
-    """Write `partition.json`; log a warning if this machine does not have the data."""
+    """Write `partition.json`. Log a warning if this machine does not have the data."""
     try:
         write_class_counts(run_dir, count_classes(config))
     except (DataError, OSError) as error:

@@ -1,9 +1,8 @@
-"""What a method remembers of its clients, in files instead of in memory.
+"""MemoryMappedVectors: the clients' vectors in a method's state, in memory-mapped files.
 
-The vectors are the same arrays to whoever reads them, but mapped: the system holds as much of
-them in memory as it has to spare. A file loses its name as soon as it is mapped, so its space is
-free again with the last use of the vector, and after a `kill -9` too. But a mapping holds its file
-open, so each vector is one of the files that the system lets a process have open.
+The operating system keeps as much of the vectors in memory as is free. A file is unlinked as soon
+as it is mapped, so its space is freed with the last use of the vector, also after a `kill -9`. A
+mapping keeps its file open, so each vector counts towards the limit of open files.
 """
 
 import resource
@@ -20,24 +19,24 @@ from common.types import Vector
 from server_app.state import ServerState
 
 S = TypeVar("S")
-MAPPED = "mapped"  # folder of a run
-SPARE = 500  # open files, or further mappings, of a server beside its vectors, with room
-MAPPINGS = Path("/proc/sys/vm/max_map_count")  # of a process, at most; Linux has it
+MAPPED = "mapped"  # in the run directory
+SPARE = 500  # open files or mappings that the server needs for other purposes
+MAPPINGS = Path("/proc/sys/vm/max_map_count")  # limit of a process, on Linux only
 MAPPED_NOW = Path("/proc/self/maps")
 
 
 def raise_open_file_limit(vectors: int) -> None:
-    """Let this process have that many files open and mapped, and some hundred more.
+    """Raise the limit of open files to `vectors` and a reserve.
 
     Raises:
-        ConfigError: the system does not let it; the message names the limit.
+        ConfigError: the system does not allow so many. The message names the limit.
     """
     needed = vectors + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-        except (ValueError, OSError):  # it is more than `hard`, or than the system has at all
+        except (ValueError, OSError):  # more than `hard` or than the limit of the system
             raise _too_many(
                 vectors,
                 f"{max(soft, hard)} open files (`ulimit -Hn`), and {needed} are needed; raise that "
@@ -46,7 +45,7 @@ def raise_open_file_limit(vectors: int) -> None:
             ) from None
     if not MAPPINGS.exists():
         return
-    needed += len(MAPPED_NOW.read_bytes().splitlines())  # libraries have some hundred
+    needed += len(MAPPED_NOW.read_bytes().splitlines())  # libraries have some hundred mappings
     if (most := int(MAPPINGS.read_text())) < needed:
         raise _too_many(
             vectors,
@@ -64,12 +63,12 @@ def _too_many(vectors: int, why: str) -> ConfigError:
 
 
 class MemoryMapError(CheckpointError):
-    """The disk refuses a vector."""
+    """A vector cannot be written to a file."""
 
 
 @dataclass(frozen=True)
 class MemoryMappedVectors:
-    """Puts vectors into files of `folder`, which is made if it is missing."""
+    """Moves vectors into files in `folder`, which is created if it is missing."""
 
     folder: Path
 
@@ -77,7 +76,7 @@ class MemoryMappedVectors:
         """Return an equal state whose clients' vectors are all in files.
 
         Raises:
-            MemoryMapError: the disk refuses one.
+            MemoryMapError: a vector cannot be written.
         """
         return replace(state, method=self._moved(state.method))
 
@@ -94,14 +93,14 @@ class MemoryMappedVectors:
         """Return an equal vector that is in a file.
 
         Raises:
-            MemoryMapError: the disk refuses it.
+            MemoryMapError: the vector cannot be written.
         """
         if isinstance(vector.base, np.memmap) or not vector.size:
             return vector
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder) as file:
-                file.write(np.ascontiguousarray(vector).data)  # tofile() would hide a full disk
+                file.write(np.ascontiguousarray(vector).data)  # tofile() hides a full disk
                 file.flush()
                 return np.asarray(np.memmap(file, vector.dtype, "r", shape=vector.shape))
         except OSError as error:

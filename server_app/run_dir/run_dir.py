@@ -127,7 +127,7 @@ class RunDir:
 
     @property
     def mapped(self) -> MemoryMappedVectors | None:
-        """Maps clients' vectors to files; None without `server.on-disk`."""
+        """Maps clients' vectors to files, None without `server.on-disk`."""
         return MemoryMappedVectors(self.path / MAPPED) if self.config.server.on_disk else None
 
     def restore(self, layout: Layout) -> tuple[ServerState[Any] | None, list[str]]:

@@ -34,7 +34,7 @@ class SavedConfig:
             tomli_w.dump(nested(flat), file)
 
     def read(self) -> dict[str, Any]:
-        """Return the config as a flat table; empty if the file is missing or damaged."""
+        """Return the config as a flat table, empty if the file is missing or damaged."""
         try:
             return flatten(tomllib.loads(self.path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -47,7 +47,7 @@ class SavedConfig:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the config; "" if the file is missing or damaged."""
+        """The fingerprint of the config, "" if the file is missing or damaged."""
         flat = self.read()
         with suppress(ConfigError):
             return fingerprint(parse(flat)) if flat else ""
