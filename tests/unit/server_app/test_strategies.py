@@ -33,7 +33,7 @@ def test_its_documentation_lists_every_setting_with_its_default(name: str) -> No
         assert f"(default {item.default!r})" in text
 
 
-def test_settings_go_where_they_belong() -> None:
+def test_settings_reach_the_method_and_the_options() -> None:
     buffers: Buffers | tuple[str, ...] = ("running",)
     strategy = ready.FedPCD(tau=0.5, history=3, fraction_train=0.1, seed=4, buffers=buffers)
     assert strategy.method == FedPCD(tau=0.5, history=3)
@@ -51,7 +51,7 @@ def test_settings_go_where_they_belong() -> None:
         ({"min_replies": 0}, "Options: min-replies must be at least 1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(given: dict[str, float], said: str) -> None:
+def test_invalid_settings_are_refused_by_name(given: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ready.FedPCD(**given)
 

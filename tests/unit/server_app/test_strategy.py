@@ -152,7 +152,7 @@ def test_one_bad_client_is_named_and_the_others_are_aggregated(
 
 
 # A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
-def test_a_metric_that_is_not_finite_is_left_out_and_told(
+def test_a_metric_that_is_not_finite_is_left_out_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     federation = Federation(FedAvg())
@@ -175,7 +175,7 @@ def test_a_second_reply_of_the_same_client_is_not_counted() -> None:
     assert federation.evaluate(1) == honest.evaluate(1)
 
 
-def test_a_stranger_is_not_heard() -> None:
+def test_a_reply_of_an_unsampled_node_is_ignored() -> None:
     federation = Federation(FedAvg())
     stranger = Message(RecordDict(), 77, "train")
     federation.train(1, {"0": lambda order, content: Message(content, reply_to=stranger)})
@@ -267,7 +267,7 @@ def test_an_update_that_overflows_is_dropped_although_the_weights_are_finite(
 
 
 # A public report of this bug: https://github.com/qpsolvers/qpsolvers/issues/197
-def test_nobody_asked_is_a_void_round_and_no_crash() -> None:
+def test_a_round_without_sampled_clients_is_void() -> None:
     federation = Federation(FedPCD(), fraction_train=0.0)
     assert federation.train(1) is None
     assert federation.record.void == "no client was sampled to train"

@@ -50,7 +50,7 @@ def reports(examples: int, correct: int) -> Tamper:
 
 # A public report of this bug: https://github.com/flwrlabs/flower/issues/7708
 @METHOD
-def test_evaluation_of_nobodys_examples_has_no_numbers(method: Method[Any]) -> None:
+def test_evaluation_without_examples_has_no_numbers(method: Method[Any]) -> None:
     federation = Federation(method, clients=3)
     federation.train(1)
     assert federation.evaluate(1, {client: reports(0, 0) for client in "012"}) is None
@@ -61,7 +61,7 @@ def test_evaluation_of_nobodys_examples_has_no_numbers(method: Method[Any]) -> N
 
 
 @METHOD
-def test_clients_without_examples_are_no_accuracy_of_zero(method: Method[Any]) -> None:
+def test_clients_without_examples_have_no_accuracy(method: Method[Any]) -> None:
     federation = Federation(method, clients=3)
     federation.train(1)
     tampers = {"0": reports(0, 0), "1": reports(0, 0), "2": reports(5, 4)}
@@ -110,7 +110,7 @@ def test_ordinary_clients_accuracy_becomes_a_count(key: str) -> None:
     assert metrics == {key: 0.7}
 
 
-def test_metrics_are_averaged_even_where_no_accuracy_is_told() -> None:
+def test_metrics_are_averaged_without_a_reported_accuracy() -> None:
     federation = Federation(FedAvg(), clients=2)
     federation.train(1)
     tampers = {"0": scored(**{EXAMPLES: 1, "mae": 3.0}), "1": scored(**{EXAMPLES: 3, "mae": 1.0})}
@@ -145,7 +145,7 @@ def test_own_metrics_functions_get_the_usable_replies() -> None:
     assert seen == [(4, EXAMPLES), (3, EXAMPLES)]
 
 
-def test_without_evaluation_nobody_is_asked() -> None:
+def test_without_evaluation_no_order_is_sent() -> None:
     federation = Federation(FedAvg(), fraction_evaluate=0.0)
     federation.train(1)
     assert federation.evaluate(1) is None

@@ -128,7 +128,7 @@ def test_an_array_is_read_as_it_was_sent(dtype: str, shape: tuple[int, ...]) -> 
     assert not read.flags.writeable
 
 
-def test_an_array_in_columns_is_read_as_it_was_meant() -> None:
+def test_an_array_in_fortran_order_is_read_correctly() -> None:
     """numpy saves a transposed matrix so; some clients' weights are stored that way."""
     sent = np.arange(6, dtype=np.float32).reshape(3, 2).T
     assert b"'fortran_order': True" in Array(sent).data

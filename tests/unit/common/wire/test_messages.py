@@ -238,7 +238,7 @@ def test_the_only_model_in_a_reply_is_the_model_whatever_it_is_called() -> None:
 
 
 # A public report of this bug: https://github.com/NVIDIA/NVFlare/pull/5240
-def test_where_a_bad_value_sits_is_told() -> None:
+def test_the_error_names_the_tensor_of_a_bad_value() -> None:
     codec = FlatCodec(MODEL)
     weights = np.zeros(7, np.float32)
     weights[[1, 2]] = np.nan, np.inf
@@ -266,7 +266,7 @@ def test_where_a_bad_value_sits_is_told() -> None:
         (7, 7),
     ],
 )
-def test_numbers_of_every_make_become_pythons(value: Any, kept: float) -> None:
+def test_numpy_and_torch_scalars_become_python_numbers(value: Any, kept: float) -> None:
     record = to_metric_record({"x": value})
     assert record == {"x": kept}
     assert type(record["x"]) is type(kept)

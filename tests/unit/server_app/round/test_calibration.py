@@ -160,7 +160,7 @@ def test_clients_that_have_nothing_count_for_nothing_and_are_listed() -> None:
     assert sets.chosen("aps").examples == 60
 
 
-def test_a_client_that_sends_rubbish_costs_itself_and_nobody_else() -> None:
+def test_an_invalid_reply_excludes_only_its_own_client() -> None:
     def change(action: str, client: str, table: dict[str, Any]) -> dict[str, Any]:
         if (action, client) == (CALIBRATE, "1"):
             return {**table, "examples": 39}
@@ -243,7 +243,7 @@ WRONG: list[tuple[list[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("place", "value"), WRONG)
-def test_a_value_of_another_kind_is_told(tmp_path: Path, place: list[Any], value: Any) -> None:
+def test_a_value_of_another_type_is_reported(tmp_path: Path, place: list[Any], value: Any) -> None:
     write_conformal(tmp_path, made(Clients(MANY)))
     told: Any = json.loads((tmp_path / CONFORMAL).read_text())
     whole = told

@@ -128,7 +128,7 @@ def registry(clients: int = 2, quorum: int = 2, timeout: float = 60.0) -> Client
 TOLD: list[str] = []
 
 
-def test_the_cards_make_the_roster() -> None:
+def test_clients_with_a_card_are_ready() -> None:
     grid, known = with_cards({71: card("1"), 12: card("0")}), registry()
     assert known(grid).nodes == {"0": 12, "1": 71}
     assert known.first.partition == "0"
@@ -143,7 +143,7 @@ def test_a_registered_name_is_the_clients_id_and_the_node_is_told_it() -> None:
     assert [client_id_of(m.content) for m in grid.questions] == ["ward-b", "ward-a"]
 
 
-def test_whoever_has_not_answered_yet_gets_no_work_and_holds_nobody_up() -> None:
+def test_a_client_without_a_card_gets_no_order_and_delays_no_other_client() -> None:
     cards = {12: card("0"), 71: card("1")}
     grid = Nodes({12: "", 71: ""})
     slow = {71}
@@ -263,7 +263,7 @@ def test_clients_that_say_nothing_have_a_deadline() -> None:
         "numbers",
     ],
 )
-def test_what_is_no_card_is_refused(content: RecordDict | str) -> None:
+def test_a_reply_that_is_no_card_is_refused(content: RecordDict | str) -> None:
     if isinstance(content, str):
         change = {"short shape": {"shape": [1]}, "numbers": {"shape": 3}}[content]
         record = ConfigRecord({**card("0").record()[CONFIG], **change})
@@ -306,7 +306,7 @@ def test_a_node_that_left_is_refused_no_more() -> None:
     assert known(grid).refused == {}
 
 
-def test_to_let_a_client_in_costs_no_look_at_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admission_work_grows_linearly_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """A federation ten times as large is met with at most some ten times the work."""
     looked = [0]
 

@@ -37,12 +37,12 @@ def test_the_last_line_of_a_traceback_is_what_counts(error: Error, reason: str) 
     assert reason_of(error) == reason
 
 
-def test_a_novel_is_cut() -> None:
+def test_a_long_error_message_is_cut() -> None:
     said = reason_of(Error(RAISED, "x" * 10_000))
     assert len(said) < LONGEST + 50
 
 
-def test_what_a_client_says_on_purpose_is_told_whole() -> None:
+def test_a_clients_own_error_message_is_kept_whole() -> None:
     error = Error(2, "the run config cannot be used:\n  rounds must be ...\n  put it into <folder>")
     assert reason_of(error) == (
         "its ClientApp raised an error: the run config cannot be used:; rounds must be ...; "

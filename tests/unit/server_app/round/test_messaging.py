@@ -92,7 +92,7 @@ def test_all_replies_are_returned_with_their_seconds() -> None:
     assert (answers.missing, answers.again) == ({}, [])
 
 
-def test_the_deadline_holds_whoever_is_silent_and_a_late_reply_is_noticed_later() -> None:
+def test_a_silent_client_does_not_move_the_deadline_and_its_late_reply_is_recorded() -> None:
     wire, post, begin = Wire({"a": [(0, None)], "b": [(0.4, None)]}), Messenger(), time.monotonic()
     answers = wire.exchange(ExchangeLimits(0.2), post)
     assert 0.2 <= time.monotonic() - begin < 0.4
@@ -126,7 +126,7 @@ def test_a_client_that_was_lost_is_asked_again_with_the_same_content(error: Erro
     assert first.content == second.content
 
 
-def test_it_is_asked_only_so_often() -> None:
+def test_a_lost_client_gets_the_message_at_most_retries_times_again() -> None:
     answers = Wire({"a": [(0, CRASHED)] * 3}).exchange(ExchangeLimits(5, retries=2))
     assert answers.replies == {}
     assert answers.again == ["a", "a"]

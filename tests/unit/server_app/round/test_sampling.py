@@ -43,7 +43,7 @@ def test_every_client_is_drawn_about_equally_often() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5])
-def test_no_more_than_there_are(size: int) -> None:
+def test_a_sample_is_at_most_all_clients(size: int) -> None:
     assert sample_clients(["b", "a", "c"], size, seed=0, round=1) == ["a", "b", "c"]
     assert sample_clients([], size, seed=0, round=1) == []
 

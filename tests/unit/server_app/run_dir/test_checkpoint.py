@@ -44,7 +44,7 @@ def load(folder: Path, **changes: Any) -> tuple[ServerState[Any] | None, list[st
     return load_newest(folder, **given)
 
 
-def test_the_newest_is_loaded(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_loaded(tmp_path: Path) -> None:
     *_, last = saved(tmp_path)
     assert_same(load(tmp_path), (last, []))
 

@@ -37,7 +37,7 @@ def test_it_is_noted_when_what_goes_on_meanwhile_is_over_or_has_failed(tmp_path:
         assert read_class_counts(folder) == count_classes(CONFIG)
 
 
-def test_without_the_data_it_is_said_and_nothing_is_written(
+def test_without_the_data_a_warning_is_logged_and_no_file_is_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
@@ -68,6 +68,6 @@ def test_without_the_data_it_is_said_and_nothing_is_written(
         '{"classes": [], "clients": {"0": []}}',
     ],
 )
-def test_a_file_that_says_something_else_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+def test_a_file_with_other_content_counts_as_missing(tmp_path: Path, text: str) -> None:
     (tmp_path / PARTITION).write_text(text)
     assert read_class_counts(tmp_path) is None

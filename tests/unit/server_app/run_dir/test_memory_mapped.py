@@ -53,20 +53,20 @@ def test_what_is_in_a_file_already_is_not_written_again(tmp_path: Path) -> None:
     assert isinstance(twice.get("9").base, np.memmap)
 
 
-def test_a_vector_worked_out_from_mapped_ones_is_put_away_too(tmp_path: Path) -> None:
+def test_a_vector_computed_from_mapped_ones_is_moved_to_a_file(tmp_path: Path) -> None:
     files = MemoryMappedVectors(tmp_path)
     first = files(remembering(*drawn(1))).method.seen.get("0")
     assert isinstance(files(remembering(first - 1)).method.seen.get("0").base, np.memmap)
 
 
-def test_nobody_can_write_into_what_is_remembered(tmp_path: Path) -> None:
+def test_mapped_vectors_are_read_only(tmp_path: Path) -> None:
     vector = MemoryMappedVectors(tmp_path)(remembering(*drawn(1))).method.seen.get("0")
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 1
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_methods_first_state_can_be_put_away(method: str, tmp_path: Path) -> None:
+def test_every_methods_first_state_can_be_moved_to_files(method: str, tmp_path: Path) -> None:
     layout = layout_of_size(5)
     state = ServerState.first(layout, np.zeros(5, np.float32), {}, METHODS[method]())
     assert_same(MemoryMappedVectors(tmp_path / "new")(state), state)

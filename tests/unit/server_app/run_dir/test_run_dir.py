@@ -72,7 +72,7 @@ def test_a_run_without_a_name_is_called_after_its_method(tmp_path: Path) -> None
     assert folder.path.name.startswith("fedavg-2")
 
 
-def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         RunDir.open(config_in(tmp_path))
@@ -137,7 +137,7 @@ def test_a_resume_of_a_run_that_was_killed_before_its_first_round_is_a_start(
     assert (folder.path / CONFIG_FILE).exists()
 
 
-def test_a_run_that_was_not_asked_to_resume_does_not(tmp_path: Path) -> None:
+def test_a_run_without_resume_ignores_checkpoints(tmp_path: Path) -> None:
     folder = played(tmp_path, 0)
     folder.save_state(state_of(2))
     assert folder.restore(LAYOUT) == (None, [])
@@ -281,7 +281,7 @@ def test_the_final_model_is_written_by_name(tmp_path: Path) -> None:
         (ZeroDivisionError("by zero"), "failed", "ZeroDivisionError: by zero"),
     ],
 )
-def test_how_a_run_ended_early_is_written_down_and_forgotten_by_a_resume(
+def test_the_outcome_of_an_early_end_is_written_and_a_resume_clears_it(
     tmp_path: Path, error: BaseException, status: str, message: str
 ) -> None:
     folder = played(tmp_path, 3)
