@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch.nn.functional import cross_entropy
 
-from server_app.strategies import FedPCD
+from fedkeel import FedPCD
 
 client = ClientApp()
 server = ServerApp()

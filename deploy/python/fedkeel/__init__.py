@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         project_onto_simplex,
     )
     from common.methods import METHODS
+    from deploy.federation.superlink_client import SuperLinkClient
     from fedkeel.experiment import RunFailedError, compare, run
     from fedkeel.run_result import ClientRow, RoundRow, RunResult
     from server_app.strategies import (
@@ -63,6 +64,7 @@ _NAMES = {
     "common.geometry": "MinNormWeights Projection min_norm_weights project_onto_halfspaces "
     "project_onto_simplex",
     "common.methods": "METHODS",
+    "deploy.federation.superlink_client": "SuperLinkClient",
     "fedkeel.experiment": "RunFailedError compare run",
     "fedkeel.run_result": "ClientRow RoundRow RunResult",
     "server_app.strategies": "AFL Craft Ditto FedAdam FedAvg FedDyn FedFV FedHEAL FedLF FedMGDA "
@@ -103,6 +105,7 @@ __all__ = [
     "RunFailedError",
     "RunResult",
     "Scaffold",
+    "SuperLinkClient",
     "WireError",
     "__version__",
     "accuracies",

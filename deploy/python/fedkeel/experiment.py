@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from rich.console import Console
 
@@ -17,9 +17,6 @@ from deploy.engines.runner import resources, run_experiment
 from deploy.federation.superlink_client import SuperLinkClient
 from fedkeel.run_result import RunResult, client_rows, round_row
 from server_app.run_dir.run_dir import RunDir
-
-if TYPE_CHECKING:
-    pass
 
 EngineName: TypeAlias = Literal["inline", "simulation", "superlink"]
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import fedkeel
 import numpy as np
 import pytest
 import torch
+
+import fedkeel
 
 SETTINGS: dict[str, Any] = {"rounds": 2, "clients": 6, "participation": 0.5, "eval-every": 1}
 

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fedkeel
 import pytest
 
+import fedkeel
 from common.methods import METHODS
 from server_app.strategies import STRATEGIES
 

@@ -1,7 +1,8 @@
 """A user's program that `mypy --strict` accepts."""
 
-import fedkeel
 import numpy as np
+
+import fedkeel
 from fedkeel import AFL, FedAdam, FedAvg, FedNova, FedPCD, FedPVR, RunResult
 
 strategies = [
