@@ -217,7 +217,7 @@ def test_a_revoked_client_is_out_at_once_and_returns_only_with_a_new_key(
     with pytest.raises(DeployError, match='enrolled as "bob" and revoked'):
         fed.enroll("bob")
     public = fed.key("bob").with_name("bob.pub")
-    with pytest.raises(DeployError, match="registered already, or was once"):
+    with pytest.raises(DeployError, match="registered already, or was revoked"):
         fed.link.flwr("supernode", "register", str(public), "--name", "bob")
 
     assert again.ended() == REFUSED
