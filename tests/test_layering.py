@@ -19,9 +19,9 @@ FILES = {
 }
 
 FORBIDDEN = {
-    "common": {"server_app", "client_app", "deploy", "tests"},
-    "server_app": {"client_app", "deploy", "tests"},
-    "client_app": {"server_app", "deploy", "tests"},
+    "common": {"server_app", "client_app", "deploy", "fedkeel", "tests"},
+    "server_app": {"client_app", "deploy", "fedkeel", "tests"},
+    "client_app": {"server_app", "deploy", "fedkeel", "tests"},
     "deploy": {"tests"},
 }
 FLOWER = {  # beside deploy/engines
