@@ -122,7 +122,7 @@ class ServerConfig(Settings):
 
 @dataclass(frozen=True)
 class DiagnosticsConfig(Settings):
-    """What is looked at beside the model; it changes no result."""
+    """Optional measurements of the rounds. They change no result."""
 
     every: int = setting(
         0, "rounds between diagnostics of the clients' updates; 0: none at all", low=0

@@ -160,7 +160,7 @@ def strategy_of(
     needs = MemoryEstimate.of(
         method, model.layout, clients=config.clients, asked=asked, on_disk=config.server.on_disk
     )
-    logger.info("beside its program, %s needs at most %s on the server", method.name, needs)
+    logger.info("in addition to the program, %s needs at most %s on the server", method.name, needs)
     if config.server.on_disk:  # replaced vectors stay open until the round ends
         raise_open_file_limit(method.stored_clients(model.layout, config.clients, asked) + asked)
     write_memory_note(run_dir.path, str(needs))

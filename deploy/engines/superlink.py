@@ -1,7 +1,7 @@
-"""The run on real nodes: handed to a SuperLink, and followed by what it writes.
+"""Submit a run to a SuperLink, and follow it by the files of its run directory.
 
-The ServerApp runs beside the SuperLink, in the process that `fedkeel server` (or the container
-`server`) keeps for it, and writes to the run's folder; so this engine is for that machine.
+`fedkeel server`, or the container `server`, runs the ServerApp on the machine of the SuperLink. The
+ServerApp writes the run directory there, so this engine works on that machine only.
 """
 
 import shutil

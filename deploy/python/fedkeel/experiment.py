@@ -81,7 +81,7 @@ def compare(
 ) -> dict[str, RunResult]:
     """Run several methods on the same data, split, cohorts and first weights.
 
-    The arguments are those of `run`, except that `name` is the directory of the comparison; the
+    The arguments are those of `run`, except that `name` is the directory of the comparison. The
     run of each method is a directory in it. `resume` also starts methods that had not begun.
 
     Returns:
@@ -90,7 +90,7 @@ def compare(
     Raises:
         ConfigError: a setting is wrong, or a run directory holds another run.
         CheckpointError: `resume` finds no usable checkpoint.
-        RunFailedError: a run ended before its last round; later methods are not run.
+        RunFailedError: a run ended before its last round; the later methods do not start.
     """
     if resume and not name:
         raise ConfigError("resume=True needs the name of the comparison: compare(..., name=...)")
