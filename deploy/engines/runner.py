@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 from rich.console import Console
@@ -28,8 +29,12 @@ def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Res
     """Return what a run may use; 0 workers and no share mean as many as fit.
 
     Raises:
-        ConfigError: a GPU is asked for and there is none.
+        ConfigError: a number is negative or not finite, or a GPU is asked for and there is none.
     """
+    if workers < 0:
+        raise ConfigError(f"workers must be at least 0, not {workers}")
+    if client_gpus is not None and not 0 <= client_gpus < inf:
+        raise ConfigError(f"client-gpus must be a finite number of at least 0, not {client_gpus}")
     workers = workers or min(usable_cores(), config.clients)
     wants_gpu = config.train.device == "cuda" or bool(client_gpus)
     if config.train.device == "cpu" and not client_gpus:

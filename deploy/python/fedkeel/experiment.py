@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from rich.console import Console
 
 from common.config import RunConfig, flatten, parse
@@ -94,6 +95,8 @@ def compare(
     """
     if resume and not name:
         raise ConfigError("resume=True needs the name of the comparison: compare(..., name=...)")
+    if isinstance(methods, str):
+        raise ConfigError(f'compare takes a list of methods, such as ["{methods}"]')
     chosen = list(dict.fromkeys(methods))
     if not chosen:
         raise ConfigError("compare needs at least one method")
@@ -116,7 +119,9 @@ def _config(
     name: str,
     resume: bool,
 ) -> RunConfig:
-    flat = flatten(settings or {})
+    if not isinstance(settings, Mapping | None):
+        raise ConfigError(f"settings must be a mapping of run-config keys, not {settings!r}")
+    flat = {key: _plain(value) for key, value in flatten(settings or {}).items()}
     own: dict[str, Any] = {"method": method, "resume": resume}
     if clash := [key for key in own if flat.get(key, own[key]) != own[key]]:
         raise ConfigError(
@@ -126,6 +131,11 @@ def _config(
     own |= {"out": str(out)} if out is not None else {}
     own |= {"name": name} if name else {}
     return with_absolute_paths(parse({**flat, **own}))
+
+
+def _plain(value: Any) -> Any:
+    """Return a scalar of numpy as the Python number that a config file can hold."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _free_name(out: Path, prefix: str) -> str:
@@ -143,7 +153,7 @@ def _resources(
 ) -> Resources:
     if engine not in ENGINES:
         raise ConfigError(
-            f'there is no engine "{engine}"{did_you_mean(engine, ENGINES)}; '
+            f'there is no engine "{engine}"{did_you_mean(str(engine), ENGINES)}; '
             f"use one of {', '.join(ENGINES)}"
         )
     if engine not in REMOTE:

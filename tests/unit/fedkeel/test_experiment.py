@@ -81,6 +81,10 @@ def test_resumed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
         ({"method": "fedavg", "engine": "superlink"}, "needs superlink="),
         ({"method": "fedavg", "resume": True}, "needs the name of the run"),
         ({"method": "fedavg", "settings": {"method": "fedpcd"}}, "remove method from"),
+        ({"method": "fedavg", "settings": [("rounds", 2)]}, "must be a mapping of run-config keys"),
+        ({"method": "fedavg", "engine": None}, 'no engine "None"'),
+        ({"method": "fedavg", "workers": -1}, "workers must be at least 0, not -1"),
+        ({"method": "fedavg", "client_gpus": float("nan")}, "client-gpus must be a finite number"),
     ],
 )
 def test_wrong_argument_is_a_config_error(
@@ -100,3 +104,13 @@ def test_run_that_fails_raises_with_the_reason(tmp_path: Path) -> None:
 def test_state_dict_holds_torch_tensors(tmp_path: Path) -> None:
     result = fedkeel.run("fedavg", settings=SETTINGS, out=tmp_path)
     assert all(isinstance(value, torch.Tensor) for value in result.state_dict().values())
+
+
+def test_compare_refuses_one_method_as_text(tmp_path: Path) -> None:
+    with pytest.raises(fedkeel.ConfigError, match=r'a list of methods, such as \["fedavg"\]'):
+        fedkeel.compare("fedavg", out=tmp_path)
+
+
+def test_settings_may_be_scalars_of_numpy(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "rounds": np.int64(1), "train.lr": np.float64(0.05)}
+    assert fedkeel.run("fedavg", settings=settings, out=tmp_path).config.train.lr == 0.05
