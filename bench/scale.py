@@ -35,7 +35,7 @@ from common.methods.history import History
 from common.runs.records import RoundRecord
 from common.types import ClientUpdate, Cohort
 from server_app.run_dir.checkpoint import save
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 
 ROUNDS, REPEATS = 12, 3  # of a run, of which the first is not counted; of a round with history
 KEPT = 11  # rounds whose rows FedPCD's history holds by default, the newest included

@@ -48,7 +48,7 @@ from common.wire.content import ARRAYS
 from common.wire.messages import TrainReply
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from server_app.round.client_registry import ReadyClients
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from server_app.strategy import MethodStrategy
 
 ROUND = 100

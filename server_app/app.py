@@ -22,7 +22,6 @@ from common.wire.arrays import FlatCodec
 from common.wire.messages import ClientCard
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.memory_estimate import MemoryEstimate
-from server_app.options import Options
 from server_app.round.calibration import Query, calibrate_model
 from server_app.round.client_registry import (
     POLL_SECONDS,
@@ -33,7 +32,8 @@ from server_app.round.client_registry import (
 from server_app.run_dir.class_counter import saving_class_counts
 from server_app.run_dir.memory_mapped import raise_open_file_limit
 from server_app.run_dir.run_dir import LOG, RunDir, logging_to
-from server_app.state import ServerState
+from server_app.state.options import Options
+from server_app.state.server_state import ServerState
 from server_app.strategy import MethodStrategy
 
 logger = logging.getLogger("flwr")

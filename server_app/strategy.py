@@ -23,17 +23,17 @@ from common.runs.records import RoundRecord
 from common.types import ClientId, Vector
 from common.wire.arrays import Codec
 from common.wire.messages import LR, Order
-from server_app.options import Diagnose, Observer, Options
 from server_app.round.client_registry import ReadyClients, clients_by_name
 from server_app.round.evaluation import RoundEvaluation
 from server_app.round.order_content import order_content
 from server_app.round.replies import MetricsFn, mean_metrics
 from server_app.round.round_exchange import RoundExchange
+from server_app.round.round_loop import EvaluateFn, RoundLoop
 from server_app.round.stopwatch import Stopwatch
 from server_app.round.training import Training
-from server_app.round_loop import EvaluateFn, RoundLoop
-from server_app.server_model import ServerModel, StoreState
-from server_app.state import ServerState
+from server_app.state.options import Diagnose, Observer, Options
+from server_app.state.server_model import ServerModel, StoreState
+from server_app.state.server_state import ServerState
 
 logger = logging.getLogger("flwr")
 T = TypeVar("T")

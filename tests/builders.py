@@ -20,10 +20,10 @@ from common.wire.arrays import FlatCodec
 from common.wire.content import ARRAYS, METRICS
 from common.wire.messages import Order, TrainReply
 from common.wire.reply_metrics import CORRECT, EXAMPLES
-from server_app.options import Options
 from server_app.round.client_registry import ReadyClients
 from server_app.round.sampling import sample_clients
-from server_app.state import ServerState, next_state
+from server_app.state.options import Options
+from server_app.state.server_state import ServerState, next_state
 from server_app.strategy import MethodStrategy
 
 LR = 0.1

@@ -33,8 +33,8 @@ FLOWER = {  # beside deploy/engines
     "common/wire/vectors.py",
     "server_app/app.py",
     "server_app/ready_strategy.py",
-    "server_app/round_loop.py",
-    "server_app/server_model.py",
+    "server_app/round/round_loop.py",
+    "server_app/state/server_model.py",
     "server_app/strategy.py",
     "server_app/round/client_registry.py",
     "server_app/round/error_reasons.py",
@@ -66,14 +66,8 @@ SHARED_MODULE_NAMES = {
     "__init__",
     "app",  # Flower's convention: server_app.app and client_app.app
     "base",  # the abstract class of its package
-    # to be emptied
-    "progress",
 }
 STRATEGIES = "server_app/strategies.py"
-SHARED_CLASS_NAMES = {  # to be emptied
-    *("Answer", "Order", "Standing", "Tally", "Terms"),
-}
-CIRCLES: list[set[str]] = []  # to be emptied
 
 
 def module_of(name: str) -> str:
@@ -191,7 +185,20 @@ def test_packages_form_no_circle() -> None:
         line
         for own, others in arrows.items()
         for other, line in others.items()
-        if own in _reachable(other, arrows) and {own, other} not in CIRCLES
+        if own in _reachable(other, arrows)
+    ]
+    assert not offenders, show(offenders)
+
+
+def test_no_package_of_the_server_imports_the_modules_beside_it() -> None:
+    """server_app's strategy and app use its packages, and not the other way round."""
+    beside = {module_of(name) for name in FILES if name.count("/") == 1} - {"server_app"}
+    offenders = [
+        f"{name}: {module}"
+        for name, tree in FILES.items()
+        if name.startswith("server_app/") and name.count("/") > 1
+        for module in imports(tree)
+        if module in beside and module.startswith("server_app.")
     ]
     assert not offenders, show(offenders)
 
@@ -286,9 +293,5 @@ def test_no_two_public_classes_have_the_same_name() -> None:
         for node in tree.body if name != STRATEGIES else ():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{name}:{node.lineno}")
-    offenders = [
-        f"{kind}: {', '.join(names)}"
-        for kind, names in places.items()
-        if len(names) > 1 and kind not in SHARED_CLASS_NAMES
-    ]
+    offenders = [f"{kind}: {', '.join(names)}" for kind, names in places.items() if len(names) > 1]
     assert not offenders, show(offenders)

@@ -1,5 +1,6 @@
 """Numbers about a round besides its model: pure functions of arrays, without torch."""
 
+from common.diagnostics.alignment import cosines_with, expected_occupancy
 from common.diagnostics.cka import (
     centred_gram,
     cka_matrix,
@@ -9,7 +10,6 @@ from common.diagnostics.cka import (
     mean_of_pairs,
 )
 from common.diagnostics.drift import Drift, drift_diversity, layers_of
-from common.diagnostics.progress import cosines_with, expected_occupancy
 from common.diagnostics.theorem import (
     RoundConditions,
     Terms,

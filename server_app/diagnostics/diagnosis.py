@@ -21,7 +21,7 @@ from common.types import Cohort, Step, Vector
 from common.wire.reply_metrics import GRADIENT
 from server_app.diagnostics.layer_similarity import Probe, similarities
 from server_app.diagnostics.theorem_quantities import theorem_of
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 logger = logging.getLogger("flwr")
 

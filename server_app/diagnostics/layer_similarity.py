@@ -19,7 +19,7 @@ from common.federated_data import dataset_of, splits_of
 from common.models import FlatModel
 from common.rng import stream
 from common.types import ClientUpdate, Cohort, Matrix
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 BATCH = 256
 MEMORY = 1 << 28  # bytes of the Gram matrices in memory at one time

@@ -9,7 +9,7 @@ from common.geometry import length
 from common.models import Dropout, FlatModel
 from common.types import Cohort, Step
 from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 SAME_LENGTH = 1e-4  # relative, above the rounding error of float32
 

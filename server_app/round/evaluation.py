@@ -12,7 +12,6 @@ from common.runs.client_scores import ClientScore, Evaluation
 from common.types import ClientId
 from common.wire.messages import Order
 from common.wire.reply_metrics import read_metrics
-from server_app.options import Options
 from server_app.round.client_registry import ReadyClients
 from server_app.round.order_content import order_content
 from server_app.round.replies import (
@@ -25,7 +24,8 @@ from server_app.round.replies import (
     score_of,
 )
 from server_app.round.round_exchange import RoundExchange
-from server_app.server_model import ServerModel
+from server_app.state.options import Options
+from server_app.state.server_model import ServerModel
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from common.wire.messages import LR, ROUND, Order
-from server_app.options import Options
+from server_app.state.options import Options
 
 
 def order_content(

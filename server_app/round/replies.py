@@ -27,9 +27,9 @@ from common.wire.reply_metrics import (
     read_metrics,
     to_metric_record,
 )
-from server_app.options import Options
 from server_app.round.error_reasons import reason_of
-from server_app.state import ServerState
+from server_app.state.options import Options
+from server_app.state.server_state import ServerState
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 ACCURACY = ("accuracy", "eval_acc")  # reported by ordinary Flower clients in place of a count

@@ -12,10 +12,10 @@ from common.config import cohort_size
 from common.runs.live_state import LiveState
 from common.types import ClientId, by_client
 from common.wire.content import payload_bytes
-from server_app.options import Options
 from server_app.round.client_registry import ReadyClients, wait_for_clients
 from server_app.round.messaging import LATE, ExchangeLimits, Messenger, Replies
 from server_app.round.sampling import sample_clients
+from server_app.state.options import Options
 
 logger = getLogger("flwr")
 

@@ -13,11 +13,11 @@ from common.methods import Method
 from common.runs.records import RoundRecord
 from common.types import ClientId, Cohort, Step
 from common.wire.reply_metrics import read_metrics
-from server_app.options import Diagnose, Options
 from server_app.round.replies import CheckedReplies, check_replies, check_train_reply
 from server_app.round.round_exchange import RoundExchange, SentMessages
-from server_app.server_model import ServerModel
-from server_app.state import ServerState, next_state
+from server_app.state.options import Diagnose, Options
+from server_app.state.server_model import ServerModel
+from server_app.state.server_state import ServerState, next_state
 
 logger = logging.getLogger("flwr")
 NO_CLIENT_SAMPLED = "no client was sampled to train"

@@ -21,7 +21,7 @@ from common.layout import Layout
 from common.methods import Method
 from common.types import Vector
 from server_app.run_dir.memory_mapped import MemoryMapError
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 # 2: FedPCD's and FedFV's products are in the order of `rates`, which 1 had sorted as `seen` is.
 FORMAT, READABLE = 2, (1, 2)

@@ -16,7 +16,7 @@ import numpy as np
 from common.client_vectors import ClientVectors, Entry
 from common.errors import CheckpointError, ConfigError
 from common.types import Vector
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 S = TypeVar("S")
 MAPPED = "mapped"  # in the run directory

@@ -21,7 +21,7 @@ from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord
 from server_app.run_dir.checkpoint import load_newest, newest_head, save
 from server_app.run_dir.memory_mapped import MAPPED, MemoryMappedVectors
 from server_app.run_dir.saved_config import SavedConfig
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 CHECKPOINTS = "checkpoints"
 SERVING = "serving.lock"

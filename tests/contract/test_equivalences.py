@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.methods import FedAvg, FedPCD, FedPVR, Method, Scaffold
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from tests.builders import (
     Federation,
     Quadratic,

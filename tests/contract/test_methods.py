@@ -28,7 +28,7 @@ from common.methods.base import Granularity
 from common.rng import stream
 from common.types import ClientUpdate, Cohort
 from server_app.run_dir.checkpoint import load_newest, save
-from server_app.state import ServerState, average_buffer, next_state
+from server_app.state.server_state import ServerState, average_buffer, next_state
 from tests.builders import (
     LR,
     Quadratic,

@@ -16,7 +16,7 @@ from bench.tiny import tiny_run
 from bench.trial import BenchError
 from common.layout import Layout, Tensor
 from common.methods.fedpcd import FedPCD
-from server_app.state import next_state
+from server_app.state.server_state import next_state
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])

@@ -21,7 +21,7 @@ from common.methods.variates import SHIFT, VARIATE
 from common.models import FlatModel
 from common.rng import stream
 from common.types import ClientUpdate, Cohort, Vector
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 from tests.builders import QUAD2, arrays_in, pictures
 from tests.unit.client_app.nets import PLAN, Net, flat_of, run
 

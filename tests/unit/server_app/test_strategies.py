@@ -10,8 +10,8 @@ import server_app.strategies as ready
 from common.errors import ConfigError
 from common.methods import METHODS, FedPCD
 from common.types import Buffers
-from server_app.options import Options
 from server_app.ready_strategy import StrategyOptions
+from server_app.state.options import Options
 from server_app.strategies import STRATEGIES
 from server_app.strategy import MethodStrategy
 

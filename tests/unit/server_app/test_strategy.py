@@ -20,7 +20,7 @@ from common.wire.content import ARRAYS, CONFIG, METRICS
 from common.wire.messages import LAYOUT, ROUND
 from common.wire.reply_metrics import EXAMPLES, LR_SUM
 from common.wire.vectors import VECTOR, put_vectors
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 from tests.builders import (
     LR,
     Federation,

@@ -16,9 +16,9 @@ from common.wire.arrays import WEIGHTS, NamedCodec
 from common.wire.content import CONFIG, METRICS
 from common.wire.messages import ROUND
 from common.wire.reply_metrics import CORRECT, EXAMPLES, PERSONAL, PERSONAL_ROUND
-from server_app.options import Options
 from server_app.round.messaging import LATE
-from server_app.state import ServerState
+from server_app.state.options import Options
+from server_app.state.server_state import ServerState
 from server_app.strategy import MethodStrategy
 from tests.builders import (
     Federation,

@@ -8,7 +8,7 @@ from numpy.linalg import norm
 from common.methods import FedPCD
 from common.methods.history import History
 from common.types import Cohort, Step, Vector
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 from tests.builders import TOY3, TOY3_EXAMPLES, cohort_of, compass, layout_of_size
 
 LAYOUT = layout_of_size(2)  # FedPCD does not look at it

@@ -14,7 +14,7 @@ from common.methods.afl import MixtureWeights
 from common.rng import stream
 from common.types import Vector
 from server_app.run_dir.checkpoint import load_newest, save
-from server_app.state import ServerState, evaluated_weights, next_state
+from server_app.state.server_state import ServerState, evaluated_weights, next_state
 from tests.builders import (
     EXACT,
     TOY3,

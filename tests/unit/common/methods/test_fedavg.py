@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from common.methods import FedAvg
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 from tests.builders import QUAD2, TOY3, TOY3_EXAMPLES, begin, cohort_of, layout_of_size, play
 
 LAYOUT = layout_of_size(2)

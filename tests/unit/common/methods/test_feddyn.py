@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from common.errors import ConfigError, WireError
 from common.methods import FedDyn
 from common.methods.variates import SHIFT, ControlVariates
-from server_app.state import ServerState, evaluated_weights
+from server_app.state.server_state import ServerState, evaluated_weights
 from tests.builders import (
     EXACT,
     QUAD2,

@@ -16,7 +16,7 @@ from common.methods.history import History
 from common.rng import stream
 from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
 from server_app.round.sampling import sample_clients
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 from tests.builders import EXACT, TOY3, TOY3_LOSSES, cohort_of, layout_of_size, most_remembered
 from tests.each import for_each
 

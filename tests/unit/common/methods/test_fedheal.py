@@ -17,7 +17,7 @@ from common.methods.fedheal import SignCounts
 from common.rng import stream
 from common.types import Step, Vector
 from server_app.round.sampling import sample_clients
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 from tests.builders import EXACT, cohort_of, layout_of_size
 
 ONE = Layout((Tensor("w", (2,)),))  # a single tensor of two entries

@@ -16,7 +16,7 @@ from common.methods.fedpw import FedPWState, MomentumWeights
 from common.methods.momentum import Momentum
 from common.rng import stream
 from common.types import LOSS, LOSS_BEFORE, Cohort, Step, Vector
-from server_app.state import ServerState, next_state
+from server_app.state.server_state import ServerState, next_state
 from tests.builders import EXACT, cohort_of, layout_of_size
 
 FIVE = Layout((Tensor("w", (5,)),))

@@ -14,7 +14,7 @@ from common.layout import Layout
 from common.methods import FedPVR, Scaffold
 from common.methods.variates import SHIFT, VARIATE, ControlVariateMethod
 from common.models import build, layout_of
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from tests.builders import EXACT, QUAD2, begin, bowls, drawn, layout_of_size, play
 
 HEAD = slice(1, 2)  # FedPVR's p = (0, 1): the second coordinate is the classifier

@@ -21,7 +21,7 @@ from deploy.engines import Resources, runner
 from deploy.engines.runner import resources, run_experiment
 from deploy.system.signals import run_dir_lock, stop_signals_ignored
 from server_app.run_dir.run_dir import RunDir
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 ROUND = RoundRecord(round=1, lr=0.1, cohort=["0"], replied=["0"])
 DONE = Outcome("completed", "1 rounds", 1, 0.5)

@@ -15,7 +15,7 @@ from deploy.sweep.run_status import RunStatus, remove_leftovers, remove_unfinish
 from deploy.sweep.runs import PlannedRun, runs_of
 from deploy.system.signals import run_dir_lock
 from server_app.run_dir.run_dir import RunDir
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 ROUND = RoundRecord(round=1, lr=0.1, cohort=["0"], replied=["0"])
 

@@ -25,7 +25,7 @@ from common.runs.records import RoundRecord
 from common.types import Cohort, Step
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.diagnostics.layer_similarity import BATCH, Probe, similarities
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from tests.builders import Federation, cohort_of, compass, pictures
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

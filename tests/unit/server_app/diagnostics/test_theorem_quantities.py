@@ -14,7 +14,7 @@ from common.models import Dropout, FlatModel
 from common.types import Cohort, Step
 from common.wire.reply_metrics import GRADIENT, GRADIENT_ERROR, SMOOTHNESS
 from server_app.diagnostics.theorem_quantities import theorem_of
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from tests.builders import LR, cohort_of, compass
 
 PAGE = compass(10, 45, 155)

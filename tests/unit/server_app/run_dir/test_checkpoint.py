@@ -20,7 +20,7 @@ from common.layout import Layout, Tensor
 from common.methods import FedAvg, FedPCD, Scaffold
 from common.methods.history import History
 from server_app.run_dir.checkpoint import FORMAT, READABLE, load_newest, save
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from tests.builders import assert_same, begin, bowls, layout_of_size, play
 
 LAYOUT = layout_of_size(6)

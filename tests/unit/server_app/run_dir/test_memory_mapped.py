@@ -18,7 +18,7 @@ from common.methods.history import History
 from server_app.run_dir import memory_mapped
 from server_app.run_dir.checkpoint import load_newest, save
 from server_app.run_dir.memory_mapped import SPARE, MemoryMappedVectors, raise_open_file_limit
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from tests.builders import assert_same, layout_of_size
 
 
@@ -137,7 +137,7 @@ import numpy as np
 from pathlib import Path
 from common.client_vectors import ClientVectors
 from server_app.run_dir.memory_mapped import MemoryMappedVectors
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 def anonymous():
     status = Path("/proc/self/status").read_text()

@@ -17,7 +17,7 @@ from common.runs.outcome import read_outcome
 from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_records
 from server_app.run_dir.checkpoint import save
 from server_app.run_dir.run_dir import CHECKPOINTS, RunDir
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 from tests.builders import assert_same, layout_of_size
 
 LAYOUT = layout_of_size(4, (Tensor("n.count", (), "int64"),))

@@ -11,7 +11,7 @@ from common.settings import Settings, same_setting, setting
 from common.types import Cohort, Step
 from common.wire.content import ARRAYS, CONFIG
 from common.wire.reply_metrics import EXAMPLES
-from server_app.state import ServerState
+from server_app.state.server_state import ServerState
 
 
 @dataclass(frozen=True)

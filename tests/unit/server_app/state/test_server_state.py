@@ -11,7 +11,7 @@ from common.layout import Tensor
 from common.methods import FedAvg, Scaffold
 from common.types import ClientUpdate, Cohort
 from common.wire.arrays import Codec, FlatCodec, NamedCodec
-from server_app.state import ServerState, average_buffer, next_state
+from server_app.state.server_state import ServerState, average_buffer, next_state
 from tests.builders import assert_same, cohort_of, layout_of_size
 
 MEAN, VAR, COUNT = "n.running_mean", "n.running_var", "n.num_batches_tracked"

@@ -9,7 +9,7 @@ from common.layout import Layout
 from common.methods import Method
 from common.types import Vector
 from common.wire.arrays import Codec, NamedCodec
-from server_app.state import ServerState, evaluated_weights
+from server_app.state.server_state import ServerState, evaluated_weights
 
 StoreState = Callable[[ServerState[Any]], ServerState[Any]]
 

@@ -1,4 +1,4 @@
-"""Progress of a step along each client's direction, and the size of a history."""
+"""Alignment of a step with each client's direction, and the expected size of a history."""
 
 from collections.abc import Sequence
 
