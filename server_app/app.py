@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from common.config import RunConfig, parse
 from common.data.sources import OWN
 from common.errors import AggregationError, ConfigError
+from common.io.text import log_single_lines
 from common.layout import Layout
 from common.models import FlatModel, build
 from common.runs.conformal_results import write_conformal
@@ -45,6 +46,7 @@ GREETING_SECONDS = 30.0  # for cards of nodes that are connected when the quorum
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation from the run config."""
+    log_single_lines(logger)
     config = parse(context.run_config)
     run_dir = RunDir.open(config)
     with run_dir.serving(), logging_to(run_dir.path / LOG):
@@ -57,6 +59,7 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
     Raises:
         FedError: the error that stopped the run, which outcome.json also states.
     """
+    log_single_lines(logger)
     run_dir = RunDir.open(config)
     with run_dir.serving():
         return _serve(grid, config, run_dir)

@@ -28,6 +28,7 @@ FLOWER = {  # beside deploy/engines
     "common/flower_internals.py",
     "common/wire/arrays.py",
     "common/wire/content.py",
+    "common/wire/incoming.py",
     "common/wire/messages.py",
     "common/wire/reply_metrics.py",
     "common/wire/vectors.py",

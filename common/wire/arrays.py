@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from common.errors import WireError
 from common.flower_internals import SType
 from common.geometry import all_finite
+from common.io.text import name_list
 from common.layout import Layout, Tensor
 from common.types import Buffers, Vector
 
@@ -209,7 +210,7 @@ def _read_all(record: ArrayRecord, expected: Mapping[str, Tensor]) -> dict[str, 
         )
         raise WireError(
             "expected other arrays: " + "; ".join(
-                f"{what} {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+                f"{what} {name_list(names)}"
                 for what, names in (("missing", missing), ("unknown", extra))
                 if names
             )

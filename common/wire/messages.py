@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from flwr.app import ArrayRecord, ConfigRecord, Metadata, RecordDict
 
 from common.errors import WireError
+from common.io.text import name_list, single_line
 from common.layout import Layout
 from common.types import STEPS, Buffers, ClientId, Vector
 from common.wire.arrays import Codec, refuse_non_finite
@@ -194,7 +195,7 @@ def read_train_reply(
     config = next(iter(records_of(content, ConfigRecord).values()), ConfigRecord())
     if CLIENT in config and (unknown := sorted(metrics.keys() - OWN_METRICS)):
         raise WireError(
-            f"the reply has metrics that this version does not know: {', '.join(unknown)}; both "
+            f"the reply has metrics that this version does not know: {name_list(unknown)}; both "
             "sides must run the same version of FedKeel"
         )
     for key, expected in ((ROUND, round), (LAYOUT, codec.layout.digest)):
@@ -205,7 +206,7 @@ def read_train_reply(
     for name, values in {**buffers, **client_payload}.items():
         refuse_non_finite(name, values, codec.layout)
     finite = {key: value for key, value in metrics.items() if isfinite(value)}
-    client = str(config.get(CLIENT, ""))
+    client = single_line(str(config.get(CLIENT, "")))
     return TrainReply(
         client, round, weights, buffers, examples, int(steps), float(lr_sum), client_payload, finite
     )
@@ -257,10 +258,11 @@ class ClientCard:
         types = {name: type(value) for name, value in values.items()}
         if types != _card_types() or len(values["shape"]) != 3:
             raise WireError(
-                f"expected a client's card, got the keys {sorted(values)}; both sides must run the "
-                "same version of FedKeel"
+                f"expected a client's card, got the keys {name_list(sorted(values))}; both sides must "
+                "run the same version of FedKeel"
             )
-        return cls(**{**values, "shape": tuple(values["shape"])})
+        texts = {key: single_line(values[key]) for key in ("partition", "device")}
+        return cls(**{**values, **texts, "shape": tuple(values["shape"])})
 
 
 @cache

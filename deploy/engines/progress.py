@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.fairness import Fairness
+from common.io.text import LONGEST_LINE, single_line
 from common.runs.json_file import RecordError
 from common.runs.memory_note import estimated_bytes, read_memory_note
 from common.runs.outcome import Outcome, read_outcome
@@ -166,7 +167,8 @@ def picture(progress: RunProgress, pace: Pace, label: str, total_rounds: int) ->
         notes.append(f"{progress.drops} dropped so far; last in {progress.last_drop}")
     if progress.voids:
         notes.append(f"{progress.voids} void so far; last {progress.last_void}")
-    return Group(bar, *(Text(f"  {n}", overflow="ellipsis", no_wrap=True) for n in notes))
+    lines = [f"  {single_line(note, LONGEST_LINE)}" for note in notes]
+    return Group(bar, *(Text(line, overflow="ellipsis", no_wrap=True) for line in lines))
 
 
 def follow(
@@ -240,7 +242,8 @@ class _Lines:
 
     def show(self, records: list[RoundRecord]) -> None:
         for record in records:
-            for line in lines_about(record, self.label, self.total_rounds):
+            for text in lines_about(record, self.label, self.total_rounds):
+                line = single_line(text, LONGEST_LINE)
                 self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

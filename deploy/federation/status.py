@@ -7,14 +7,13 @@ from pathlib import Path
 from rich.console import Console
 
 from common.errors import ConfigError
-from common.io.text import single_line
+from common.io.text import LONGEST_LINE, single_line
 from common.runs.live_state import LIVE, LiveState, read_live_state
 from common.runs.outcome import OUTCOME, Outcome, read_outcome
 from common.runs.records import CONFIG_FILE, RECORDS, RoundRecord, read_records
 from deploy.federation.participation import Participation
 from server_app.run_dir.run_dir import LOG
 
-LONGEST_LINE = 1000
 FOLLOW_SECONDS = 1.0
 SILENT_SECONDS = 10.0  # a live run writes its state every 2 s
 OK, FAILED = 0, 1

@@ -209,7 +209,7 @@ class ClientRegistry:
                     raise ClientError(reply if isinstance(reply, str) else reason_of(reply.error))
                 came.append((node, ClientCard.read(reply.content)))
             except FedError as error:
-                self._refuse(node, single_line(str(error)), now)
+                self._refuse(node, str(error), now)
         for node, card in sorted(came, key=lambda pair: by_client(self._id(*pair))):
             self._admit(node, card, now)
         for message, (node, since) in list(self._queries.items()):
@@ -227,7 +227,7 @@ class ClientRegistry:
             return
         self._refusals.pop(node, None)
         if self._met and client not in self.cards:
-            self.report(f"client {client} joins: it {single_line(card.device)}")
+            self.report(f"client {client} joins: it {card.device}")
         self._first = min(self._first or client, client, key=by_client)
         self.cards[client], self._nodes[client] = card, node
         self._holders.setdefault(card.partition, set()).add(client)
@@ -270,7 +270,7 @@ class ClientRegistry:
         return next((c for c in there if self.cards[c].partition == partition), None)
 
     def _refuse(self, node: int, reason: str, now: float) -> None:
-        name = self._names.get(node) or str(node)
+        name, reason = self._names.get(node) or str(node), single_line(reason)
         before = self._refusals.get(node)
         if before is None or before.reason != reason:
             self.report(f"client {name} cannot take part: {reason}")

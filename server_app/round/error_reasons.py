@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from flwr.app import Error
 
+from common.errors import FedError
 from common.flower_internals import ErrorCode
 from common.io.text import single_line
 
@@ -22,6 +23,11 @@ LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 def is_lost(error: Error) -> bool:
     """Whether the client did not reply because its process died or its node went offline."""
     return error.code in LOST or any(sign in (error.reason or "") for sign in DEAD_WORKER)
+
+
+def refusal_of(error: FedError) -> str:
+    """Return why a reply is refused. The sentence may quote the client: at most 300 characters."""
+    return single_line(str(error))
 
 
 def reason_of(error: Error) -> str:

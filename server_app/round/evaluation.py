@@ -13,6 +13,7 @@ from common.types import ClientId
 from common.wire.messages import Order
 from common.wire.reply_metrics import read_metrics
 from server_app.round.client_registry import ReadyClients
+from server_app.round.error_reasons import refusal_of
 from server_app.round.order_content import order_content
 from server_app.round.replies import (
     NO_COUNT,
@@ -52,7 +53,7 @@ class _Scores:
             examples = examples_of(reply, weight_key)
             score = score_of(read_metrics(reply.content), examples)
         except FedError as error:
-            self.absent[client] = str(error)
+            self.absent[client] = refusal_of(error)
             return
         self.contents[client], self.examples[client] = reply.content, examples
         if score is None:
@@ -177,5 +178,5 @@ class RoundEvaluation:
                 results[client] = read(config_of(reply))
                 del missing[client]
             except FedError as error:
-                missing[client] = str(error)
+                missing[client] = refusal_of(error)
         return results, missing

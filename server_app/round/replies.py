@@ -27,7 +27,7 @@ from common.wire.reply_metrics import (
     read_metrics,
     to_metric_record,
 )
-from server_app.round.error_reasons import reason_of
+from server_app.round.error_reasons import reason_of, refusal_of
 from server_app.state.options import Options
 from server_app.state.server_state import ServerState
 
@@ -172,7 +172,7 @@ def check_replies(
         try:
             readable[client] = read(message, client)
         except FedError as error:
-            checked.dropped[client] = str(error)
+            checked.dropped[client] = refusal_of(error)
     deltas, finite = differences(weights, [reply.weights for reply in readable.values()])
     for (client, reply), delta, is_finite in zip(readable.items(), deltas, finite, strict=True):
         try:
@@ -180,7 +180,7 @@ def check_replies(
                 refuse_non_finite(WEIGHTS, reply.weights, layout)
                 raise AggregationError("its weights are too far from the model for float32 numbers")
         except FedError as error:
-            checked.dropped[client] = str(error)
+            checked.dropped[client] = refusal_of(error)
             continue
         checked.updates.append(update_of(client, reply, delta))
         checked.contents.append(replies[client].content)
@@ -262,7 +262,7 @@ def personal_of(
         try:
             score = score_of(own.get(client, {}), examples[client])
         except AggregationError as error:
-            missing[client] = str(error)
+            missing[client] = refusal_of(error)
             continue
         if score is None:
             missing[client] = NO_COUNT

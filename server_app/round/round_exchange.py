@@ -12,6 +12,7 @@ from common.config import cohort_size
 from common.runs.live_state import LiveState
 from common.types import ClientId, by_client
 from common.wire.content import payload_bytes
+from common.wire.incoming import bound_texts
 from server_app.round.client_registry import ReadyClients, wait_for_clients
 from server_app.round.messaging import LATE, ExchangeLimits, Messenger, Replies
 from server_app.round.sampling import sample_clients
@@ -182,6 +183,7 @@ class RoundExchange:
         )
         for client, reply in replies.replies.items():  # it may have moved to another node
             sent.clients[reply.metadata.src_node_id] = client
+            _bound_texts(client, reply)
         self.sent = replace(
             sent, seconds=replies.seconds, missing=replies.missing, again=replies.again
         )
@@ -194,8 +196,9 @@ class RoundExchange:
         clients, found = self.sent.clients, dict[ClientId, Message]()
         for reply in replies:
             client = clients.get(reply.metadata.src_node_id)
-            if client is not None:
-                found.setdefault(client, reply)
+            if client is not None and client not in found:
+                found[client] = reply
+                _bound_texts(client, reply)
         return {client: found[client] for client in self.sent.cohort if client in found}
 
     def take_late(self) -> dict[ClientId, str]:
@@ -223,3 +226,9 @@ class RoundExchange:
                 late=dict(self._messenger.late),
             )
         )
+
+
+def _bound_texts(client: ClientId, reply: Message) -> None:
+    """Bound the texts of a reply, and log what was left out."""
+    if left_out := bound_texts(reply):
+        logger.warning("the reply of client %s: %s", client, left_out)

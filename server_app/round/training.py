@@ -9,10 +9,12 @@ from typing import Any
 from flwr.app import Message
 
 from common.errors import AggregationError, FedError
+from common.io.text import name_list
 from common.methods import Method
 from common.runs.records import RoundRecord
 from common.types import ClientId, Cohort, Step
 from common.wire.reply_metrics import read_metrics
+from server_app.round.error_reasons import refusal_of
 from server_app.round.replies import CheckedReplies, check_replies, check_train_reply
 from server_app.round.round_exchange import RoundExchange, SentMessages
 from server_app.state.options import Diagnose, Options
@@ -132,7 +134,8 @@ class Training:
         for update, content in zip(checked.updates, checked.contents, strict=True):
             if odd := [key for key, v in read_metrics(content).items() if not isfinite(v)]:
                 logger.warning(
-                    "round %d: client %s reports no finite %s", server_round, update.client, odd
+                    "round %d: client %s reports no finite %s",
+                    *(server_round, update.client, name_list(odd)),
                 )
         return checked
 
@@ -145,7 +148,7 @@ class Training:
                 before, cohort, self.method, self.model.layout, self.options.server_lr
             )
         except FedError as error:
-            return f"no step could be formed: {error}", None
+            return f"no step could be formed: {refusal_of(error)}", None
         self.model.store(following)
         return None, step
 
