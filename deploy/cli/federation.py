@@ -80,11 +80,22 @@ def server(
     fleet: Annotated[
         str, typer.Option("--fleet", help='HOST:PORT on which clients connect. "" starts no proxy.')
     ] = "0.0.0.0:8443",
+    largest_message: Annotated[
+        int,
+        typer.Option(
+            "--largest-message",
+            min=1,
+            max=2000,
+            help="Largest part of a client's message that the proxy accepts, in MB.",
+        ),
+    ] = 300,
 ) -> None:
     """Run the server (SuperLink, app process and proxy) until stopped."""
     from deploy.federation.server import ServerOptions, run_server
 
-    options = ServerOptions(pki.absolute(), state.absolute(), Path.cwd(), port, fleet)
+    options = ServerOptions(
+        pki.absolute(), state.absolute(), Path.cwd(), port, fleet, largest_message
+    )
     with stop_event() as stop:
         run_server(options, say, stop)
     say("stopped; nothing is left running")

@@ -31,6 +31,7 @@ POLL_SECONDS = 0.5
 MAX_RESTART_DELAY_SECONDS = 30.0
 HEALTHY_SECONDS = 60.0  # a process that ran longer restarts without delay
 TASK_POLL_SECONDS = 0.2  # of the app process, Flower's default is 1 s
+LARGEST_MESSAGE = 300  # MB; a ServerApp refuses models of more than 250 MB
 NAME = re.compile(r"\$\{([A-Z_]+)\}")
 
 Report = Callable[[str], None]  # prints one event
@@ -46,6 +47,7 @@ class ServerOptions:
         runs: Working directory of the app process. Runs are written below it.
         port: Port of the SuperLink on loopback.
         fleet: HOST:PORT of the proxy. "" starts no proxy.
+        largest_message: Largest part of a client's message that the proxy accepts, in MB.
     """
 
     pki: Path
@@ -53,6 +55,7 @@ class ServerOptions:
     runs: Path
     port: int = 8000
     fleet: str = "0.0.0.0:8443"
+    largest_message: int = LARGEST_MESSAGE
 
     @property
     def superlink(self) -> str:
@@ -127,6 +130,7 @@ def proxy_config(options: ServerOptions, folder: Path) -> str:
         "CERT": str(options.pki / "server/server.crt"),
         "KEY": str(options.pki / "server/server.key"),
         "CA": str(options.ca),
+        "LARGEST": str(options.largest_message),
         "RUN_DIR": str(folder),
         "ACCESS_LOG": str(options.state / "logs/access.log"),
     }

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +23,13 @@ from tests.system.federation import free_port, wait_for
 TEMPLATE = Path(deploy.__file__).with_name("nginx.conf.template")
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
 POLL = "/v1/fleet/pull-messages"
+PUSH = "/v1/fleet/push-object"
+SIGNED = {  # of the form that nginx checks; the fake SuperLink checks no signature
+    "flwr-public-key": "QUJD" * 60,
+    "flwr-timestamp": "2026-12-01T10:00:00.123456+00:00",
+    "flwr-signature": "QUJD" * 30,
+}
+SIGNED_LINES = "".join(f"{name}: {value}\r\n" for name, value in SIGNED.items())
 
 pytestmark = pytest.mark.skipif(
     NGINX is None, reason="NGINX IS NOT INSTALLED (apt-get install nginx-light)"
@@ -111,7 +118,9 @@ class Proxy:
         named = any(header.lower().startswith("host:") for header in headers)
         head = [f"{line} HTTP/1.1", "Connection: close", *headers]
         head += [] if named else ["Host: localhost"]
-        head += [f"Content-Length: {len(body)}"] if body else []
+        given = {header.partition(":")[0].lower() for header in headers}
+        head += [f"{name}: {value}" for name, value in SIGNED.items() if name not in given]
+        head += [f"Content-Length: {len(body)}"] if body or line.endswith(PUSH) else []
         return self.send("\r\n".join([*head, "", ""]).encode("latin-1") + body)
 
 
@@ -125,6 +134,7 @@ def nginx(folder: Path, port: int, superlink: str, certificates: Path, ca: Path)
         "CERT": str(certificates / "server/server.crt"),
         "KEY": str(certificates / "server/server.key"),
         "CA": str(ca),
+        "LARGEST": "50",
         "RUN_DIR": str(folder),
         "ACCESS_LOG": str(folder / "access.log"),
     }
@@ -294,7 +304,7 @@ INNER = f"POST {CONTROL} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\
     ],
 )
 def test_a_second_request_hidden_in_a_first_is_not_passed_on(clean: Proxy, headers: str) -> None:
-    first = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n"
+    first = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n{SIGNED_LINES}{headers}\r\n\r\n"
     last = f"GET {CONTROL} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     clean.send((first + "0\r\n\r\n" + INNER + last).encode("latin-1"))
     clean.send((first + INNER + last).encode("latin-1"))
@@ -302,7 +312,8 @@ def test_a_second_request_hidden_in_a_first_is_not_passed_on(clean: Proxy, heade
 
 
 def test_a_chunked_body_ends_at_its_last_chunk(clean: Proxy) -> None:
-    head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n{SIGNED_LINES}"
+    head += "Transfer-Encoding: chunked\r\n\r\n"
     last = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert clean.send((head + "3\r\nabc\r\n0\r\n\r\n" + INNER + last).encode()) == [200, 403, 200]
     assert clean.superlink.seen == [f"POST {POLL}", "GET /health"]
@@ -311,17 +322,19 @@ def test_a_chunked_body_ends_at_its_last_chunk(clean: Proxy) -> None:
 
 def test_forwarding_headers_are_set_by_the_proxy_only(clean: Proxy) -> None:
     given = ("X-Forwarded-For: 10.9.9.9", "Forwarded: for=10.9.9.9", "flwr_task_token: stolen")
-    assert clean.ask(f"POST {POLL}", *given, "flwr-signature: abc", "Upgrade: h2c") == [200]
+    assert clean.ask(f"POST {POLL}", *given, "Upgrade: h2c") == [200]
     (head,) = clean.superlink.heads
     assert head["x-forwarded-for"] == "127.0.0.1"
-    assert head["flwr-signature"] == "abc"
+    assert head["flwr-signature"] == SIGNED["flwr-signature"]
     assert not {"forwarded", "upgrade", "flwr_task_token", "flwr-task-token"} & set(head)
 
 
-def test_a_body_is_passed_on_while_it_arrives_and_is_not_stored(clean: Proxy) -> None:
+def test_a_part_of_a_message_is_passed_on_while_it_arrives_and_is_not_stored(
+    clean: Proxy,
+) -> None:
     half, end = 24 << 20, bytes(1 << 16)
     with clean.connection() as channel:
-        head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head = f"POST {PUSH} HTTP/1.1\r\nHost: localhost\r\n{SIGNED_LINES}Connection: close\r\n"
         channel.sendall(f"{head}Content-Length: {2 * half}\r\n\r\n".encode())
         for _ in range(half // len(end)):
             channel.sendall(end)
@@ -334,15 +347,69 @@ def test_a_body_is_passed_on_while_it_arrives_and_is_not_stored(clean: Proxy) ->
     assert clean.superlink.received == 2 * half
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_sent(clean: Proxy) -> None:
-    head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    assert clean.send(f"{head}Content-Length: {(2048 << 20) + 1}\r\n\r\n".encode()) == [413]
+def _head(path: str, size: object, signed: str = SIGNED_LINES) -> bytes:
+    """Return the head of a POST that announces a body of this many bytes."""
+    length = "" if size is None else f"Content-Length: {size}\r\n"
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{signed}{length}\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [(POLL, 1 << 20), ("/v1/fleet/push-messages", 1 << 20), (PUSH, 50 << 20)],
+)
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(
+    clean: Proxy, path: str, most: int
+) -> None:
+    with clean.connection() as channel:
+        channel.sendall(_head(path, most + 1))
+        assert b" 413 " in channel.recv(64)
     assert clean.superlink.seen == []
+    assert clean.ask(f"POST {path}", body=bytes(most)) == [200]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [*SIGNED, "all", "flwr-signature: abc", "flwr-public-key: \x1b[2J", "flwr-timestamp: 1"],
+)
+@pytest.mark.parametrize("path", [POLL, PUSH])
+def test_a_request_without_a_signature_is_refused_before_its_body_is_sent(
+    clean: Proxy, path: str, missing: str
+) -> None:
+    name, _, value = missing.partition(": ")
+    kept = {} if name == "all" else {**SIGNED, name: value}
+    lines = "".join(f"{key}: {text}\r\n" for key, text in kept.items() if text)
+    with clean.connection() as channel:
+        channel.sendall(_head(path, 1 << 20, lines))
+        assert b" 401 " in channel.recv(64)
+    assert clean.superlink.seen == []
+
+
+def test_a_part_of_a_message_needs_a_length(clean: Proxy) -> None:
+    head = f"POST {PUSH} HTTP/1.1\r\nHost: localhost\r\n{SIGNED_LINES}"
+    assert clean.send(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())[0] == 411
+    assert clean.superlink.seen == []
+
+
+@pytest.mark.parametrize(("size", "most"), [(20 << 20, 1), (5 << 20, 32)])
+def test_a_stranger_sends_few_large_parts_at_once(clean: Proxy, size: int, most: int) -> None:
+    with ExitStack() as stack:
+        channels = [stack.enter_context(clean.connection()) for _ in range(most + 3)]
+        for channel in channels:
+            channel.sendall(_head(PUSH, size) + b"x")
+        wait_for(lambda: len(clean.superlink.seen) >= most)
+        refused = 0
+        for channel in channels:
+            channel.settimeout(0.5)
+            with suppress(TimeoutError):
+                refused += b" 503 " in channel.recv(64)
+        assert refused == 3
+        assert len(clean.superlink.seen) == most
+    wait_for(lambda: clean.ask(f"POST {PUSH}", body=bytes(size)) == [200])
 
 
 def test_a_hundred_clients_behind_one_address_are_all_answered(clean: Proxy) -> None:
     def client(_: int) -> list[int]:
-        head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n{SIGNED_LINES}"
         many = f"{head}\r\n" * 4 + f"{head}Connection: close\r\n\r\n"
         return clean.send(many.encode())
 
@@ -385,14 +452,14 @@ def test_it_hides_its_version_and_refuses_old_tls(clean: Proxy) -> None:
 
 def test_plain_http_is_refused(clean: Proxy) -> None:
     with socket.create_connection(("127.0.0.1", clean.port), timeout=10) as plain:
-        plain.sendall(f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        plain.sendall(f"POST {POLL} HTTP/1.1\r\nHost: localhost\r\n{SIGNED_LINES}\r\n".encode())
         assert b" 400 " in plain.recv(64)
     assert clean.superlink.seen == []
 
 
 def test_a_superlink_with_a_certificate_of_another_ca_gets_no_request(tmp_path: Path) -> None:
     with proxy(tmp_path, superlink_pki="other") as made:
-        assert made.ask(f"POST {POLL}", "flwr-signature: abc") == [502]
+        assert made.ask(f"POST {POLL}") == [502]
         assert made.superlink.seen == []
         assert "certificate" in (tmp_path / "error.log").read_text()
 
