@@ -258,8 +258,8 @@ class ClientCard:
         types = {name: type(value) for name, value in values.items()}
         if types != _card_types() or len(values["shape"]) != 3:
             raise WireError(
-                f"expected a client's card, got the keys {name_list(sorted(values))}; both sides must "
-                "run the same version of FedKeel"
+                f"expected a client's card, got the keys {name_list(sorted(values))}; both sides "
+                "must run the same version of FedKeel"
             )
         texts = {key: single_line(values[key]) for key in ("partition", "device")}
         return cls(**{**values, **texts, "shape": tuple(values["shape"])})

@@ -94,7 +94,8 @@ def test_wheel_has_all_packages_and_works_outside_the_repository(tmp_path: Path)
     program = (
         "import fedkeel, pathlib, sys\n"
         "assert pathlib.Path(fedkeel.__file__).is_relative_to(sys.argv[1]), fedkeel.__file__\n"
-        "result = fedkeel.run('fedavg', settings={'rounds': 1, 'clients': 4, 'participation': 0.5, 'eval-every': 1})\n"
+        "settings = {'rounds': 1, 'clients': 4, 'participation': 0.5, 'eval-every': 1}\n"
+        "result = fedkeel.run('fedavg', settings=settings)\n"
         "print(len(result.rounds))\n"
     )
     done = subprocess.run(
