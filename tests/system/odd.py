@@ -130,6 +130,10 @@ class Odd:
         for pattern in ("begun-*", "go-*"):
             for note in self.folder.glob(pattern):
                 note.unlink()
+        self.replace(orders)
+
+    def replace(self, orders: Mapping[str, Sequence[str]]) -> None:
+        """Replace the words of `give`; the count of each client's orders goes on."""
         (self.folder / "new").write_text(json.dumps(orders))
         (self.folder / "new").replace(self.folder / "orders.json")
 
