@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, odd: Odd) -> Iterator[Fleet]:
     need_nginx()
     with fleet(tmp_path_factory.mktemp("fleet") / "f") as up:
         up.enroll(*NAMES)
-        up.join(*NAMES, extra=odd.env())
+        up.join(*NAMES, extra=odd.env(quick=True))
         yield up
         for process in (*up.joined.values(), up.server):
             process.popen.send_signal(signal.SIGINT)
