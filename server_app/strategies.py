@@ -258,6 +258,30 @@ class FedPW(ReadyStrategy):
         super().__init__(methods.FedPW(beta=beta, drop=drop, stride=stride), **options)
 
 
+class Krum(ReadyStrategy):
+    """The mean of the displacements with the smallest Krum scores."""
+
+    method_type = methods.Krum
+
+    def __init__(
+        self,
+        *,
+        hostile: float = methods.Krum.hostile,
+        keep: int = methods.Krum.keep,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.Krum(hostile=hostile, keep=keep), **options)
+
+
+class Median(ReadyStrategy):
+    """The median of every coordinate."""
+
+    method_type = methods.Median
+
+    def __init__(self, **options: Unpack[StrategyOptions]) -> None:
+        super().__init__(methods.Median(), **options)
+
+
 class QFFL(ReadyStrategy):
     """Displacements weighted by F_i^q, with a step whose length is estimated from theirs."""
 
@@ -279,6 +303,20 @@ class Scaffold(ReadyStrategy):
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         super().__init__(methods.Scaffold(), **options)
+
+
+class TrimmedMean(ReadyStrategy):
+    """The mean of each coordinate's middle entries."""
+
+    method_type = methods.TrimmedMean
+
+    def __init__(
+        self,
+        *,
+        beta: float = methods.TrimmedMean.beta,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(methods.TrimmedMean(beta=beta), **options)
 
 
 STRATEGIES: Mapping[str, type[ReadyStrategy]] = {

@@ -19,8 +19,11 @@ from common.methods.fedpcd import FedPCD
 from common.methods.fedprox import FedProx
 from common.methods.fedpvr import FedPVR
 from common.methods.fedpw import FedPW
+from common.methods.krum import Krum
+from common.methods.median import Median
 from common.methods.qffl import QFFL
 from common.methods.scaffold import Scaffold
+from common.methods.trimmed_mean import TrimmedMean
 
 METHODS: Mapping[str, type[Method[Any]]] = {
     "afl": AFL,
@@ -38,8 +41,11 @@ METHODS: Mapping[str, type[Method[Any]]] = {
     "fedprox": FedProx,
     "fedpvr": FedPVR,
     "fedpw": FedPW,
+    "krum": Krum,
+    "median": Median,
     "qffl": QFFL,
     "scaffold": Scaffold,
+    "trimmedmean": TrimmedMean,
 }
 
 __all__ = [
@@ -60,7 +66,10 @@ __all__ = [
     "FedPVR",
     "FedPW",
     "FedProx",
+    "Krum",
     "LocalRule",
+    "Median",
     "Method",
     "Scaffold",
+    "TrimmedMean",
 ]

@@ -52,7 +52,10 @@ if TYPE_CHECKING:
         FedProx,
         FedPVR,
         FedPW,
+        Krum,
+        Median,
         Scaffold,
+        TrimmedMean,
     )
 
     __version__ = version("fedkeel")
@@ -68,7 +71,7 @@ _NAMES = {
     "fedkeel.experiment": "RunFailedError compare run",
     "fedkeel.run_result": "ClientRow RoundRow RunResult",
     "server_app.strategies": "AFL Craft Ditto FedAdam FedAvg FedDyn FedFV FedHEAL FedLF FedMGDA "
-    "FedNova FedPCD FedPVR FedPW FedProx QFFL Scaffold",
+    "FedNova FedPCD FedPVR FedPW FedProx Krum Median QFFL Scaffold TrimmedMean",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -99,6 +102,8 @@ __all__ = [
     "FedPVR",
     "FedPW",
     "FedProx",
+    "Krum",
+    "Median",
     "MinNormWeights",
     "Projection",
     "RoundRow",
@@ -106,6 +111,7 @@ __all__ = [
     "RunResult",
     "Scaffold",
     "SuperLinkClient",
+    "TrimmedMean",
     "WireError",
     "__version__",
     "accuracies",

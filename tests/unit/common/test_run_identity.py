@@ -75,6 +75,7 @@ OF_DEFAULTS = {
     "fedpcd": "6bfed774380cf4e3", "fedprox": "20750529bd95504a", "fedpvr": "7641ca9d193036c7",
     "fedpw": "bd91b74e96208de6", "qffl": "3747447bd74f02c0", "scaffold": "a9ecb9bfa942cc19",
     "fedadam": "898627da466e1972", "fednova": "664f5856189febce",
+    "krum": "17fb0e6ba3fd5c52", "median": "66caa497c7171d19", "trimmedmean": "cf18f913887a2310",
 }  # fmt: skip
 
 
