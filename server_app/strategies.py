@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Unpack
 
 from common import methods
+from server_app import robust_strategies  # noqa: F401 - STRATEGIES has its classes
 from server_app.ready_strategy import ReadyStrategy, StrategyOptions
 
 
@@ -258,30 +259,6 @@ class FedPW(ReadyStrategy):
         super().__init__(methods.FedPW(beta=beta, drop=drop, stride=stride), **options)
 
 
-class Krum(ReadyStrategy):
-    """The mean of the displacements with the smallest Krum scores."""
-
-    method_type = methods.Krum
-
-    def __init__(
-        self,
-        *,
-        hostile: float = methods.Krum.hostile,
-        keep: int = methods.Krum.keep,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        super().__init__(methods.Krum(hostile=hostile, keep=keep), **options)
-
-
-class Median(ReadyStrategy):
-    """The median of every coordinate."""
-
-    method_type = methods.Median
-
-    def __init__(self, **options: Unpack[StrategyOptions]) -> None:
-        super().__init__(methods.Median(), **options)
-
-
 class QFFL(ReadyStrategy):
     """Displacements weighted by F_i^q, with a step whose length is estimated from theirs."""
 
@@ -303,20 +280,6 @@ class Scaffold(ReadyStrategy):
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         super().__init__(methods.Scaffold(), **options)
-
-
-class TrimmedMean(ReadyStrategy):
-    """The mean of each coordinate's middle entries."""
-
-    method_type = methods.TrimmedMean
-
-    def __init__(
-        self,
-        *,
-        beta: float = methods.TrimmedMean.beta,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        super().__init__(methods.TrimmedMean(beta=beta), **options)
 
 
 STRATEGIES: Mapping[str, type[ReadyStrategy]] = {

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from deploy.federation.superlink_client import SuperLinkClient
     from fedkeel.experiment import RunFailedError, compare, run
     from fedkeel.run_result import ClientRow, RoundRow, RunResult
+    from server_app.robust_strategies import Krum, Median, TrimmedMean
     from server_app.strategies import (
         AFL,
         QFFL,
@@ -52,10 +53,7 @@ if TYPE_CHECKING:
         FedProx,
         FedPVR,
         FedPW,
-        Krum,
-        Median,
         Scaffold,
-        TrimmedMean,
     )
 
     __version__ = version("fedkeel")
@@ -70,8 +68,9 @@ _NAMES = {
     "deploy.federation.superlink_client": "SuperLinkClient",
     "fedkeel.experiment": "RunFailedError compare run",
     "fedkeel.run_result": "ClientRow RoundRow RunResult",
+    "server_app.robust_strategies": "Krum Median TrimmedMean",
     "server_app.strategies": "AFL Craft Ditto FedAdam FedAvg FedDyn FedFV FedHEAL FedLF FedMGDA "
-    "FedNova FedPCD FedPVR FedPW FedProx Krum Median QFFL Scaffold TrimmedMean",
+    "FedNova FedPCD FedPVR FedPW FedProx QFFL Scaffold",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 import pytest
 from flwr.serverapp.strategy import Strategy
 
+import fedkeel
 import server_app.strategies as ready
 from common.errors import ConfigError
 from common.methods import METHODS, FedPCD
@@ -18,7 +19,7 @@ from server_app.strategy import MethodStrategy
 
 @pytest.mark.parametrize("name", METHODS)
 def test_each_method_has_a_strategy_under_its_own_name(name: str) -> None:
-    strategy = getattr(ready, METHODS[name].__name__)
+    strategy = getattr(fedkeel, METHODS[name].__name__)
     assert strategy is STRATEGIES[name]
     assert issubclass(strategy, Strategy)
     assert strategy().method == METHODS[name]()
