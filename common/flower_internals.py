@@ -8,22 +8,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr.app.message import make_message as make_message
     from flwr.common.constant import HEARTBEAT_PATIENCE as HEARTBEAT_PATIENCE
     from flwr.common.constant import SUPERLINK_NODE_ID as SUPERLINK_NODE_ID
     from flwr.common.constant import ErrorCode as ErrorCode
     from flwr.common.constant import SType as SType
     from flwr.proto.control_pb2 import ListNodesRequest as ListNodesRequest
+    from flwr.proto.message_pb2 import (
+        ConfirmMessageReceivedRequest as ConfirmMessageReceivedRequest,
+    )
     from flwr.proto.node_pb2 import NodeInfo as NodeInfo
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest as PullAppMessagesRequest
     from flwr.server.superlink.fleet.vce import vce_api as vce_api
     from flwr.supercore.control import ControlHttpClient as ControlHttpClient
+    from flwr.supercore.inflatable.inflatable_object import get_object_body as get_object_body
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_object_head_values_from_object_content as get_object_head_values_from_object_content,
+    )
+    from flwr.supercore.inflatable.inflatable_object import (
+        iterate_object_tree as iterate_object_tree,
+    )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_pull_object_fn_protobuf as make_pull_object_fn_protobuf,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError as ObjectPullError
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError as ObjectPushError
+    from flwr.supercore.inflatable.inflatable_utils import (
+        inflate_object_from_contents as inflate_object_from_contents,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import pull_objects as pull_objects
     from flwr.supercore.interceptors import (
         RuntimeVersionHttpInterceptor as RuntimeVersionHttpInterceptor,
     )
     from flwr.supercore.run import Run as Run
     from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
+    from flwr.superlink.grid.http_grid import HttpGrid as HttpGrid
 
 MODULES = {
+    # pulling a reply object by object, see server_app/round/bounded_pull.py
+    "PullAppMessagesRequest": "flwr.proto.runtime_pb2",
+    "ConfirmMessageReceivedRequest": "flwr.proto.message_pb2",
+    "HttpGrid": "flwr.superlink.grid.http_grid",
+    "ObjectPullError": "flwr.supercore.inflatable.inflatable_utils",
+    "pull_objects": "flwr.supercore.inflatable.inflatable_utils",
+    "inflate_object_from_contents": "flwr.supercore.inflatable.inflatable_utils",
+    "get_object_body": "flwr.supercore.inflatable.inflatable_object",
+    "get_object_head_values_from_object_content": "flwr.supercore.inflatable.inflatable_object",
+    "iterate_object_tree": "flwr.supercore.inflatable.inflatable_object",
+    "make_pull_object_fn_protobuf": "flwr.supercore.inflatable.inflatable_protobuf_utils",
+    "make_message": "flwr.app.message",
     # the meaning of an error reply: a lost node, a failed client
     "ErrorCode": "flwr.common.constant",
     # the one serialisation of an Array: without it a reply could choose another

@@ -56,8 +56,7 @@ class MethodStrategy(Strategy):
         observer: sees each round.
         diagnose: diagnostics of the rounds that change the model. They change no result.
         store_state: returns an equal state that replaces each new state.
-        train_metrics_aggr_fn: as in Flower's FedAvg.
-        evaluate_metrics_aggr_fn: as in Flower's FedAvg.
+        train_metrics_aggr_fn, evaluate_metrics_aggr_fn: as in Flower's FedAvg.
     """
 
     def __init__(
@@ -128,13 +127,15 @@ class MethodStrategy(Strategy):
             grid, options.fraction_train, options.min_train_nodes, server_round, spare
         )
         lr = self.local_lr(server_round) if self.local_lr else _configured_lr(config)
-        digest, contents = self.layout.digest, {}
+        vectors, contents = self.method.expected_payload(state.method), {}
         for client in clients:
             payload = self.method.server_payload(state.method, client)
-            order = Order(server_round, lr, digest, payload, client, exchange.timeout)
+            order = Order(server_round, lr, self.layout.digest, payload, client, exchange.timeout)
             contents[client] = order_content(arrays, config, order, options, has_lr=self.sets_lr)
         enough = max(1, len(clients) - spare) if spare else None
-        return exchange.prepare(ready, contents, MessageType.TRAIN, lr=lr, enough=enough)
+        return exchange.prepare(
+            ready, contents, MessageType.TRAIN, lr=lr, enough=enough, vectors=vectors
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

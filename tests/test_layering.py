@@ -37,6 +37,7 @@ FLOWER = {  # beside deploy/engines
     "server_app/round/round_loop.py",
     "server_app/state/server_model.py",
     "server_app/strategy.py",
+    "server_app/round/bounded_pull.py",
     "server_app/round/client_registry.py",
     "server_app/round/error_reasons.py",
     "server_app/round/evaluation.py",

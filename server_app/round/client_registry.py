@@ -19,6 +19,7 @@ from common.errors import AggregationError, ClientError, FedError
 from common.io.text import single_line
 from common.types import ClientId, by_client
 from common.wire.messages import ClientCard, query_content
+from server_app.round.bounded_pull import ReplyLimit
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import ReplyPoller, push_messages, was_lost
 
@@ -200,7 +201,7 @@ class ClientRegistry:
         """Admit or refuse the clients whose cards arrived, in the order of their ids."""
         came: list[tuple[int, ClientCard]] = []
         nodes = {name: node for name, (node, _) in self._queries.items()}
-        for name, reply in self._poller.take(grid, nodes, POLL_SECONDS):
+        for name, reply in self._poller.take(grid, nodes, POLL_SECONDS, ReplyLimit()):
             node, _ = self._queries.pop(name)
             if isinstance(reply, Message) and was_lost(reply):
                 continue  # the node is gone. It gets a query when it is back

@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from common.flower_internals import ErrorCode
 from common.types import ClientId, by_client
 from common.wire.messages import LATE_SECONDS
+from server_app.round.bounded_pull import ReplyLimit
 from server_app.round.client_registry import ReadyClients
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import ReplyPoller, push_messages, was_lost
@@ -73,12 +74,14 @@ class ExchangeLimits:
             for all.
         retries: how often the message is sent again to a client that was lost.
         patience: seconds in which a client that went offline may come back.
+        reply: the size that a reply may have.
     """
 
     timeout: float
     enough: int | None = None
     retries: int = 0
     patience: float = 60.0
+    reply: ReplyLimit = field(default_factory=ReplyLimit)
 
 
 class Messenger:
@@ -134,14 +137,14 @@ class Messenger:
         return exchange.end(reason)
 
     def poll(
-        self, grid: Grid, pending: Mapping[str, _Sent], timeout: float
+        self, grid: Grid, pending: Mapping[str, _Sent], timeout: float, limit: ReplyLimit
     ) -> list[tuple[str, Message | str]]:
         """Return new replies to `pending`, sorted by client, and record late replies.
 
         A text in place of a reply is the reason why the reply cannot be read.
         """
         nodes = {name: sent.node for name, sent in {**self.overdue, **pending}.items()}
-        found = self.poller.take(grid, nodes, timeout)
+        found = self.poller.take(grid, nodes, timeout, limit)
         for name, reply in found:
             if (sent := self.overdue.pop(name, None)) and _is_from_client(reply):
                 after = time.monotonic() - sent.deadline
@@ -199,7 +202,8 @@ class _Exchange:
     def receive(self, timeout: float) -> None:
         """Take the replies that arrived."""
         replies = self.replies
-        for name, reply in self.messenger.poll(self.grid, self.pending, timeout):
+        limit = self.limits.reply
+        for name, reply in self.messenger.poll(self.grid, self.pending, timeout, limit):
             client, now = self.pending.pop(name).client, time.monotonic()
             if isinstance(reply, str):
                 replies.missing[client] = reply

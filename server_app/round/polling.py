@@ -15,6 +15,7 @@ from httpx import HTTPError, TransportError  # raised by Flower's grid: refused,
 
 from common.flower_internals import ErrorCode, ObjectPushError
 from common.io.text import single_line
+from server_app.round.bounded_pull import ReplyLimit, pull_replies
 from server_app.round.error_reasons import is_lost
 
 PARALLEL_POLLS = 4
@@ -23,16 +24,18 @@ PARALLEL_POLLS = 4
 class _Poll:
     """A thread that pulls the replies to some messages."""
 
-    def __init__(self, grid: Grid, messages: list[str]) -> None:
-        self.messages = messages
+    def __init__(self, grid: Grid, messages: list[str], limit: ReplyLimit) -> None:
+        self.messages, self.limit = messages, limit
         self.replies: list[Message] = []
+        self.refused: dict[str, str] = {}
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._pull, args=(grid,), daemon=True)
         self.thread.start()
 
     def _pull(self, grid: Grid) -> None:
         try:
-            found, wanted = list(grid.pull_messages(self.messages)), set(self.messages)
+            wanted = set(self.messages)
+            found, self.refused = pull_replies(grid, self.messages, self.limit)
             self.replies = [m for m in found if m.metadata.reply_to_message_id in wanted]
         except BaseException as error:
             self.error = error
@@ -46,7 +49,7 @@ class ReplyPoller:
         self._alone: set[int] = set()  # one of these nodes sent a malformed reply
 
     def take(
-        self, grid: Grid, nodes: Mapping[str, int], timeout: float
+        self, grid: Grid, nodes: Mapping[str, int], timeout: float, limit: ReplyLimit
     ) -> list[tuple[str, Message | str]]:
         """Return each reply that arrived with the id of its message.
 
@@ -56,13 +59,14 @@ class ReplyPoller:
             grid: Flower's grid.
             nodes: the node to which each awaited message went, by message id.
             timeout: seconds. A slower poll goes on, and a later call returns its replies.
+            limit: the size that a reply may have.
 
         Raises:
             BaseException: an error that ends the run, for example a stop at the SuperLink.
         """
         busy = {name for poll in self._running for name in poll.messages}
         for group in self._groups([name for name in nodes if name not in busy], nodes):
-            self._running.append(_Poll(grid, group))
+            self._running.append(_Poll(grid, group, limit))
         until = time.monotonic() + timeout
         for poll in self._running:
             poll.thread.join(max(0.0, until - time.monotonic()))
@@ -95,6 +99,7 @@ class ReplyPoller:
             yield poll.messages[0], f"its reply is malformed: {text!r}"
         elif error is not None:
             self._alone |= {nodes[name] for name in poll.messages if name in nodes}
+        yield from ((name, why) for name, why in poll.refused.items() if name in nodes)
         for reply in poll.replies:
             name, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
             if name not in nodes:

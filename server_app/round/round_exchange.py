@@ -13,6 +13,7 @@ from common.runs.live_state import LiveState
 from common.types import ClientId, by_client
 from common.wire.content import payload_bytes
 from common.wire.incoming import bound_texts
+from server_app.round.bounded_pull import ReplyLimit
 from server_app.round.client_registry import ReadyClients, wait_for_clients
 from server_app.round.messaging import LATE, ExchangeLimits, Messenger, Replies
 from server_app.round.sampling import sample_clients
@@ -30,6 +31,7 @@ class SentMessages:
         bytes_down: bytes of the message, by client.
         lr: local learning rate of an order to train.
         enough: number of replies that end the exchange, or None to wait for all.
+        limit: the size that a reply may have.
         seconds: seconds from the message to the reply, by client.
         missing: the reason why a reply is missing, by client.
         again: clients that got the message again.
@@ -39,6 +41,7 @@ class SentMessages:
     bytes_down: Mapping[ClientId, int] = field(default_factory=dict)
     lr: float = 1.0
     enough: int | None = None
+    limit: ReplyLimit = field(default_factory=ReplyLimit)
     seconds: dict[ClientId, float] = field(default_factory=dict)
     missing: dict[ClientId, str] = field(default_factory=dict)
     again: list[ClientId] = field(default_factory=list)
@@ -142,6 +145,7 @@ class RoundExchange:
         *,
         lr: float = 1.0,
         enough: int | None = None,
+        vectors: Mapping[str, int] | None = None,
     ) -> list[Message]:
         """Return the messages of a new exchange.
 
@@ -151,10 +155,12 @@ class RoundExchange:
             kind: Flower's message type.
             lr: local learning rate of an order to train.
             enough: number of replies that end the exchange, or None to wait for all.
+            vectors: sizes of the method's vectors in a reply.
         """
         nodes = {ready.nodes[client]: client for client in contents}
         sizes = {client: payload_bytes(content) for client, content in contents.items()}
-        self.sent = SentMessages(nodes, sizes, lr, enough)
+        limit = ReplyLimit.of(contents.values(), vectors or {})
+        self.sent = SentMessages(nodes, sizes, lr, enough, limit)
         return [Message(content, ready.nodes[client], kind) for client, content in contents.items()]
 
     def send(
@@ -177,7 +183,9 @@ class RoundExchange:
             messages[0].metadata.message_type,
             {sent.clients[m.metadata.dst_node_id]: m.content for m in messages},
             self._look,
-            ExchangeLimits(self.timeout, sent.enough, options.retries, options.patience),
+            ExchangeLimits(
+                self.timeout, sent.enough, options.retries, options.patience, sent.limit
+            ),
             round=server_round,
             watch=lambda replies: self._show(phase, server_round, since, replies),
         )

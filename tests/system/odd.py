@@ -73,7 +73,14 @@ if program == "flwr-clientapp":
     def raises(reply):
         raise RuntimeError("one two three")
 
-    ODD = {f.__name__: f for f in (nan, shape, stamp, pickled, header, malformed, raises)}
+    def large(reply):
+        reply.content["arrays"]["more"] = Array(np.random.default_rng(0).random(37_500_000))
+
+    def long(reply):
+        reply.content["config"]["note"] = "x" * 50_000_000
+
+    replies = (nan, shape, stamp, pickled, header, malformed, raises, large, long)
+    ODD = {f.__name__: f for f in replies}
     honest = ClientApp.__call__
 
     def call(self, message, context):
