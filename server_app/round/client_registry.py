@@ -26,6 +26,7 @@ from server_app.round.polling import ReplyPoller, push_messages, was_lost
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two requests for the connected nodes
 AGAIN_SECONDS = 30.0  # until a refused client gets a new query
+LOST_SECONDS = 20.0  # until the first query counts as lost and the node gets another one
 SHOWN = 20  # names in a sentence
 
 
@@ -179,8 +180,15 @@ class ClientRegistry:
         return self._ready
 
     def _send_queries(self, grid: Grid, now: float) -> None:
-        """Send a query to each new node, and again to refused nodes after a while."""
-        known = {*self._nodes.values(), *(node for node, _ in self._queries.values())}
+        """Send a query to each new node, and again to refused nodes after a while.
+
+        A query may be lost, for example when the node's app process starts too slowly for Flower.
+        So a node without a reply gets another one after 20 s, then after 40 s, 80 s, and so on.
+        """
+        open_queries = Counter(node for node, _ in self._queries.values())
+        last = dict(self._queries.values())  # the newest query of a node is the last one
+        asked = {n for n, k in open_queries.items() if now - last[n] < LOST_SECONDS * 2 ** (k - 1)}
+        known = {*self._nodes.values(), *asked}
         waits = {n for n, why in self._refusals.items() if now - why.since < AGAIN_SECONDS}
         new = sorted(self._names.keys() - known - waits)
         messages = [
@@ -202,6 +210,8 @@ class ClientRegistry:
         came: list[tuple[int, ClientCard]] = []
         nodes = {name: node for name, (node, _) in self._queries.items()}
         for name, reply in self._poller.take(grid, nodes, POLL_SECONDS, ReplyLimit()):
+            if name not in self._queries:
+                continue  # the node replied to two queries
             node, _ = self._queries.pop(name)
             if isinstance(reply, Message) and was_lost(reply):
                 continue  # the node is gone. It gets a query when it is back
@@ -211,12 +221,12 @@ class ClientRegistry:
                 came.append((node, ClientCard.read(reply.content)))
             except FedError as error:
                 self._refuse(node, str(error), now)
+            self._queries = {m: asked for m, asked in self._queries.items() if asked[0] != node}
         for node, card in sorted(came, key=lambda pair: by_client(self._id(*pair))):
             self._admit(node, card, now)
-        for message, (node, since) in list(self._queries.items()):
-            if now - since > self.timeout:
-                del self._queries[message]
-                self._refuse(node, f"did not say who it is within {self.timeout:g} s", now)
+        for node in {n for n, since in self._queries.values() if now - since > self.timeout}:
+            self._queries = {m: asked for m, asked in self._queries.items() if asked[0] != node}
+            self._refuse(node, f"did not say who it is within {self.timeout:g} s", now)
 
     def _id(self, node: int, card: ClientCard) -> ClientId:
         return self._names.get(node) or card.partition or str(node)

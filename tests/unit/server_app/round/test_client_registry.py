@@ -329,3 +329,37 @@ def test_admission_work_grows_linearly_with_the_clients(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("server_app.round.client_registry.by_client", counted)
     assert work(300) <= 11 * work(30)
+
+
+def test_a_node_whose_first_query_was_lost_gets_another_one_after_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then it would wait for the timeout of a round, an hour by default."""
+    monkeypatch.setattr("server_app.round.client_registry.LOST_SECONDS", 0.05)
+    monkeypatch.setattr("server_app.round.client_registry.LOOK_SECONDS", 0.0)
+
+    def second(message: Message) -> Message | None:
+        return Message(card("0").record(), reply_to=message) if len(grid.questions) > 1 else None
+
+    grid = Nodes({7: "ward-a"}, second)
+    registry = ClientRegistry(1, 1, 3600.0, lambda _: None)
+    begin = time.monotonic()
+    while not registry(grid).nodes:
+        assert time.monotonic() - begin < 5
+    assert len(grid.questions) == 2
+    assert not registry.has_open_queries
+
+
+def test_queries_to_a_silent_node_become_rarer_and_stay_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server_app.round.client_registry.LOST_SECONDS", 0.02)
+    monkeypatch.setattr("server_app.round.client_registry.LOOK_SECONDS", 0.0)
+    grid, told = Nodes({7: "ward-a"}), list[str]()
+    registry = ClientRegistry(2, 1, 0.5, told.append)
+    begin = time.monotonic()
+    while not told and time.monotonic() - begin < 5:
+        registry(grid)
+    assert told == ["client ward-a cannot take part: did not say who it is within 0.5 s"]
+    assert 3 <= len(grid.questions) <= 6
+    assert not registry.has_open_queries
