@@ -15,7 +15,7 @@ from rich.console import Console
 
 from common.errors import CheckpointError, ConfigError, FedError
 from deploy.cli import experiments, federation
-from deploy.system.flower_env import QUIET
+from deploy.system.flower_env import child_env
 from deploy.system.signals import interrupt, on_stop_signal
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -49,7 +49,7 @@ def main() -> None:
         os.environ.setdefault("FLWR_HOME", home)
         fonts = Path(tempfile.gettempdir()) / f"fedkeel-fonts-{os.getuid()}"
         os.environ.setdefault("MPLCONFIGDIR", str(fonts))
-        os.environ.update(QUIET)
+        os.environ.update(child_env())
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # rather than fail over an odd name

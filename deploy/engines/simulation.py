@@ -32,7 +32,7 @@ from common.data.sources import data_root
 from common.flower_internals import ErrorCode
 from deploy.engines.base import Resources
 from deploy.engines.client_call import answer
-from deploy.system.flower_env import QUIET
+from deploy.system.flower_env import child_env
 from deploy.system.processes import is_alive
 from server_app.run_dir.run_dir import LOG
 
@@ -100,7 +100,7 @@ class SimulationJob:
                 cwd=self.home,  # Ray lets workers import from here first: not what the user has
                 env={
                     **os.environ,
-                    **QUIET,
+                    **child_env(),
                     MARK: self.mark,
                     "FEDKEEL_DATA": str(data_root(None).absolute()),
                     "FLWR_HOME": str(self.home / "flwr"),

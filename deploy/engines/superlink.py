@@ -29,6 +29,7 @@ STOPPED = "finished:stopped"  # by somebody; a ServerApp that was cut off for a 
 RESTARTS = 3  # of a ServerApp that was killed
 POLL_SECONDS = 0.2
 ROOM = 1 << 16  # bytes that a run needs at least to go on: its records
+START_SECONDS = 60.0  # of a ServerApp's process, in addition to server.start-timeout
 PATIENCE_SECONDS = 30.0  # with a ServerApp that is told to stop
 
 
@@ -109,6 +110,14 @@ class SuperLinkJob:
             return False
         if gone:
             self._go_on(status)
+        limit = self.config.server.start_timeout + START_SECONDS
+        if not begun and not served and time.time() - self._begun > limit:
+            self._why = (
+                f"no ServerApp started within {limit:g} s; look whether fedkeel server runs, and "
+                "into its logs/app-process.log"
+            )
+            self.stop()
+            return False
         return True
 
     def _go_on(self, status: str) -> None:

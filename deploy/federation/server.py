@@ -22,7 +22,7 @@ from common.io.files import file_lock
 from deploy.federation.certificates import is_key_of, load_certificate, load_key
 from deploy.federation.pki import certificate_info
 from deploy.federation.superlink_client import read_address
-from deploy.system.flower_env import QUIET
+from deploy.system.flower_env import child_env
 from deploy.system.private_files import make_folder
 from deploy.system.process_group import ProcessGroup, bin_folder
 
@@ -221,7 +221,7 @@ def _environment(options: ServerOptions) -> Mapping[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     return {
         **inherited,
-        **QUIET,
+        **child_env(),
         "FLWR_HOME": str(options.state / "flwr"),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(TASK_POLL_SECONDS),
         "PATH": f"{bin_folder()}{os.pathsep}{os.environ.get('PATH', os.defpath)}",

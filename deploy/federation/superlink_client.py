@@ -22,7 +22,7 @@ from deploy.federation.tls_errors import (
     explain_handshake,
     explain_no_connection,
 )
-from deploy.system.flower_env import QUIET
+from deploy.system.flower_env import child_env
 from deploy.system.process_group import bin_folder
 
 Address = tuple[str, int]
@@ -106,13 +106,10 @@ class SuperLinkClient:
 
     def _env(self, home: str) -> dict[str, str]:
         host, _ = read_address(self.address)
-        direct = ",".join(filter(None, [os.environ.get("NO_PROXY"), host]))
         return {
             **os.environ,
-            **QUIET,
+            **child_env(host),
             "FLWR_HOME": home,
-            "NO_PROXY": direct,
-            "no_proxy": direct,
             "NO_COLOR": "1",
             "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
         }

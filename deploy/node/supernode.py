@@ -24,7 +24,7 @@ from deploy.node.supernode_log import (
 )
 from deploy.preflight.server_checks import judge_clock
 from deploy.preflight.tls_probe import clock_ahead
-from deploy.system.flower_env import QUIET
+from deploy.system.flower_env import child_env
 from deploy.system.piped_process_group import PipedProcessGroup
 from deploy.system.private_files import PRIVATE, make_folder, write_file
 from deploy.system.process_group import bin_folder
@@ -198,7 +198,7 @@ def _environment(node: Node) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     return {
         **kept,
-        **QUIET,
+        **child_env(),
         "FLWR_HOME": str(node.home),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(TASK_POLL_SECONDS),
         "PATH": f"{bin_folder()}{os.pathsep}{os.environ.get('PATH', os.defpath)}",

@@ -1,11 +1,11 @@
 """Is it the federation's server that answers, and do the clocks agree? Pure judges, but one."""
 
 import ssl
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import SplitResult
 
 from cryptography import x509
 
@@ -28,6 +28,7 @@ from deploy.preflight.tls_probe import (
     connect_tls,
     connection_error,
     get_health,
+    proxy_url,
     tls_context,
 )
 
@@ -48,7 +49,7 @@ def check_server(superlink: str, ca: Path) -> Iterator[Finding]:
     except DeployError as error:
         yield Finding("address", "problem", str(error), "ask the operator for the address")
         return
-    yield from judge_proxy(address[0], urllib.request.getproxies())
+    yield from judge_proxy(address[0], proxy_url(address[0]))
     failure = connection_error(address)
     yield judge_address(superlink, failure)
     if failure or not authority:
@@ -77,12 +78,13 @@ def judge_address(superlink: str, failure: Exception | None) -> Finding:
     )
 
 
-def judge_proxy(host: str, proxies: Mapping[str, str]) -> Iterator[Finding]:
-    """Note a proxy of the environment, which the node uses and these checks do not."""
-    proxy = proxies.get("https") or proxies.get("all")
-    if proxy and not urllib.request.proxy_bypass(host):
-        sentence = f"HTTPS_PROXY is set: the node will reach {host} through it, these checks do not"
-        yield Finding("address", "note", sentence, f"for a direct way, set NO_PROXY={host}")
+def judge_proxy(host: str, proxy: SplitResult | None) -> Iterator[Finding]:
+    """Note the proxy of the environment through which the node and these checks connect."""
+    if proxy is not None:
+        way = f"{proxy.hostname}:{proxy.port or 80}"
+        sentence = f"HTTPS_PROXY is set: {host} is reached through {way}"
+        remedy = f"to connect directly, set NO_PROXY={host}"
+        yield Finding("address", "note", sentence, remedy)
 
 
 def read_ca(path: Path, now: datetime) -> tuple[Sequence[x509.Certificate], Finding]:

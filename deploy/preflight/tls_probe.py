@@ -4,11 +4,14 @@ import http.client
 import socket
 import ssl
 import time
+import urllib.request
+from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -43,6 +46,40 @@ def tls_context(authority: Sequence[x509.Certificate]) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=der)
 
 
+def proxy_url(host: str) -> SplitResult | None:
+    """Return the proxy through which a node reaches this host, None if it connects directly."""
+    proxies = urllib.request.getproxies()
+    url = proxies.get("https") or proxies.get("all")
+    if not url or urllib.request.proxy_bypass(host):
+        return None
+    return urlsplit(url if "//" in url else f"http://{url}")
+
+
+def open_connection(address: Address) -> socket.socket:
+    """Connect to the server as the node does: directly, or through the proxy of the environment.
+
+    Raises:
+        OSError: no connection, or the proxy refuses it. The message names the proxy.
+    """
+    proxy = proxy_url(address[0])
+    if proxy is None:
+        return socket.create_connection(address, timeout=PATIENCE_SECONDS)
+    name = f"the proxy {proxy.hostname}:{proxy.port or 80} of HTTPS_PROXY"
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise OSError(f"{name} is not an http:// proxy, which these checks need")
+    login = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}".encode()
+    basic = f"Basic {b64encode(login).decode()}"
+    headers = {"Proxy-Authorization": basic} if proxy.username else {}
+    tunnel = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=PATIENCE_SECONDS)
+    tunnel.set_tunnel(*address, headers=headers)
+    try:
+        tunnel.connect()
+    except (OSError, http.client.HTTPException) as error:
+        tunnel.close()
+        raise OSError(f"{name} did not connect to {address[0]}: {error}") from error
+    return tunnel.sock
+
+
 def connect_tls(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSocket:
     """Shake hands within PATIENCE_SECONDS; without a context any certificate will do.
 
@@ -52,7 +89,7 @@ def connect_tls(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSock
     if context is None:  # only to look at the certificate; nothing is sent but GET /health
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    raw = socket.create_connection(address, timeout=PATIENCE_SECONDS)
+    raw = open_connection(address)
     try:
         return context.wrap_socket(raw, server_hostname=address[0])
     except BaseException:
@@ -91,7 +128,7 @@ def get_health(tls: ssl.SSLSocket, address: Address, *, trusted: bool) -> Health
 def connection_error(address: Address) -> Exception | None:
     """Try a TCP connection; return what went wrong, None for nothing."""
     try:
-        socket.create_connection(address, timeout=PATIENCE_SECONDS).close()
+        open_connection(address).close()
     except (OSError, UnicodeError) as error:  # a name that cannot be one is a UnicodeError
         return error
     return None

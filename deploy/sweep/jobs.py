@@ -22,7 +22,7 @@ from common.runs.json_file import RecordError
 from common.runs.outcome import clear_outcome, read_outcome
 from common.runs.records import CONFIG_FILE, read_records
 from deploy.sweep.run_status import RunStatus, remove_checkpoints, remove_unfinished_run
-from deploy.system.flower_env import QUIET
+from deploy.system.flower_env import child_env
 from deploy.system.process_group import ProcessGroup
 from deploy.system.signals import stop_signals_ignored
 
@@ -184,7 +184,7 @@ def _start(group: ProcessGroup, run_status: RunStatus, slot: JobSlot, engine: st
     ]
     environment = {
         **os.environ,
-        **QUIET,
+        **child_env(),
         **slot.env,
         "FEDKEEL_DATA": str(data_root(None).absolute()),
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),

@@ -4,6 +4,7 @@ The servers are real ones on loopback, with certificates made for the case.
 """
 
 import socket
+import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from deploy.federation.superlink_client import read_address
 from deploy.preflight import server_checks, tls_probe
 from deploy.preflight.findings import Finding
 from deploy.preflight.server_checks import check_server, judge_address, judge_clock, judge_proxy
+from deploy.preflight.tls_probe import connection_error, open_connection, proxy_url
 
 DAY = timedelta(days=1)
 LOCAL = ("127.0.0.1", "localhost")
@@ -343,14 +345,90 @@ def test_a_closed_port_and_an_unknown_name_and_silence_are_told_apart(
     assert judge_address("x:1", OSError("no route")).verdict == "problem"
 
 
-def test_a_proxy_that_only_the_node_would_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "inside.example.org")
-    proxies = {"https": "http://proxy:3128", "no": "inside.example.org"}
-    (note,) = judge_proxy("fl.example.org", proxies)
-    assert note.verdict == "note"
-    assert "NO_PROXY=fl.example.org" in note.remedy
-    assert not list(judge_proxy("inside.example.org", proxies))
-    assert not list(judge_proxy("fl.example.org", {}))
+class Tunnel(socketserver.ThreadingTCPServer):
+    """A forward proxy: CONNECT to 127.0.0.1 at any port, whatever name is given."""
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self, status: int = 200) -> None:
+        super().__init__(("127.0.0.1", 0), TunnelHandler)
+        self.status, self.heads = status, list[bytes]()
+
+
+class TunnelHandler(socketserver.StreamRequestHandler):
+    server: Tunnel
+
+    def handle(self) -> None:
+        head = b"".join(iter(self.rfile.readline, b"\r\n"))
+        self.server.heads.append(head)
+        self.wfile.write(f"HTTP/1.1 {self.server.status} Told\r\n\r\n".encode())
+        port = int(head.split()[1].rpartition(b":")[2])
+        if self.server.status != 200:
+            return
+        with socket.create_connection(("127.0.0.1", port)) as server:
+            back = threading.Thread(target=copy, args=(server, self.connection))
+            back.start()
+            copy(self.connection, server)
+            back.join()
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def tunnel(status: int = 200) -> Iterator[Tunnel]:
+    with Tunnel(status) as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def test_the_checks_connect_through_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tunnel() as proxy, socket.create_server(("127.0.0.1", 0)) as server:
+        port = proxy.server_address[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:secret@127.0.0.1:{port}")
+        address = ("fl.example.org", server.getsockname()[1])
+        with open_connection(address) as channel:
+            channel.sendall(b"hello")
+            with server.accept()[0] as accepted:
+                assert accepted.recv(5) == b"hello"
+        assert b"Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=" in proxy.heads[0]
+        (note,) = judge_proxy("fl.example.org", proxy_url("fl.example.org"))
+        assert note.verdict == "note"
+        assert f"through 127.0.0.1:{port}" in note.sentence
+        assert "secret" not in note.sentence
+        assert "NO_PROXY=fl.example.org" in note.remedy
+        monkeypatch.setenv("NO_PROXY", "fl.example.org")
+        assert not list(judge_proxy("fl.example.org", proxy_url("fl.example.org")))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:{closed}", "the proxy 127.0.0.1:{closed} of HTTPS_PROXY did not"),
+        ("http://127.0.0.1:{port}", "the proxy 127.0.0.1:{port} of HTTPS_PROXY did not"),
+        ("socks5://127.0.0.1:{port}", "is not an http:// proxy"),
+    ],
+)
+def test_a_proxy_that_does_not_connect_is_refused_by_name(
+    url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tunnel(403) as proxy, socket.create_server(("127.0.0.1", 0)) as listener:
+        ports = {"port": proxy.server_address[1], "closed": listener.getsockname()[1]}
+        listener.close()
+        monkeypatch.setenv("HTTPS_PROXY", url.format(**ports))
+        error = connection_error(("fl.example.org", 443))
+        finding = judge_address("fl.example.org:443", error)
+    assert finding.verdict == "problem"
+    assert words.format(**ports) in finding.sentence
 
 
 def test_openssl_rejects_what_a_certificate_without_basic_constraints_signed(

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 
+import httpx
 import pytest
 
 from common.parallel import usable_cores
-from deploy.system.flower_env import QUIET
+from deploy.system.flower_env import QUIET, child_env
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:
@@ -29,3 +30,20 @@ def test_flower_neither_phones_home_nor_installs_anything() -> None:
     assert QUIET["FLWR_TELEMETRY_ENABLED"] == QUIET["RAY_USAGE_STATS_ENABLED"] == "0"
     assert QUIET["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert QUIET["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+
+
+def test_children_reach_loopback_directly_and_keep_the_hosts_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A child that goes through a proxy hangs: https://github.com/grpc/grpc/issues/29718."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.org:3128")
+    monkeypatch.setenv("NO_PROXY", "inside.example.org, localhost")
+    monkeypatch.setenv("no_proxy", "other.example.org")
+    names = "inside.example.org,localhost,other.example.org,127.0.0.1,::1,superlink"
+    env = child_env("superlink")
+    assert env["NO_PROXY"] == env["no_proxy"] == names
+    assert QUIET.items() <= env.items()
+    monkeypatch.setattr(os, "environ", {**os.environ, **env})
+    assert child_env("superlink") == env
+    proxied = {str(key.pattern): proxy for key, proxy in httpx.Client()._mounts.items()}
+    assert proxied["all://127.0.0.1"] is proxied["all://localhost"] is None
