@@ -35,7 +35,7 @@ from common.wire.content import payload_bytes, records_of
 
 ROOM = 10**6  # bytes of a reply beyond arrays and vectors: names, metrics, an error's text
 PIECE = 5 << 20  # bytes of a piece of an array
-MORE_OBJECTS = 32  # records, and further small ones of an ordinary Flower client
+MORE_OBJECTS = 16  # records, and further small ones of an ordinary Flower client
 PULL = "/v1/runtime/pull-object"
 _local = threading.local()  # `size` is the _Size of the reply that this thread pulls
 

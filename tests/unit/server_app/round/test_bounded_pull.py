@@ -138,7 +138,7 @@ def test_many_small_arrays_are_refused_before_any_is_pulled() -> None:
     link = FakeSuperLink([reply(more=many)])
     messages, refused = pull_replies(link.grid(), ["order"], LIMIT)
     assert (messages, link.pulled) == ([], 0)
-    assert "parts, expected at most 34" in refused["order"]
+    assert "parts, expected at most 18" in refused["order"]
     assert len(link.confirmed) == 1
 
 
