@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from flwr.proto.message_pb2 import (
         ConfirmMessageReceivedRequest as ConfirmMessageReceivedRequest,
     )
+    from flwr.proto.node_pb2 import Node as Node
     from flwr.proto.node_pb2 import NodeInfo as NodeInfo
+    from flwr.proto.run_pb2 import GetRunRequest as GetRunRequest
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest as PullAppMessagesRequest
     from flwr.server.superlink.fleet.vce import vce_api as vce_api
     from flwr.supercore.control import ControlHttpClient as ControlHttpClient
+    from flwr.supercore.error import ApiErrorCode as ApiErrorCode
+    from flwr.supercore.error import FlowerError as FlowerError
     from flwr.supercore.inflatable.inflatable_object import get_object_body as get_object_body
     from flwr.supercore.inflatable.inflatable_object import (
         get_object_head_values_from_object_content as get_object_head_values_from_object_content,
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
     from flwr.supercore.run import Run as Run
     from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
     from flwr.superlink.grid.http_grid import HttpGrid as HttpGrid
+    from flwr.supernode.fleet_http_client import FleetHttpClient as FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import (
+        NodeAuthHttpInterceptor as NodeAuthHttpInterceptor,
+    )
 
 MODULES = {
     # pulling a reply object by object, see server_app/round/bounded_pull.py
@@ -75,6 +83,13 @@ MODULES = {
     "ListNodesRequest": "flwr.proto.control_pb2",
     "NodeInfo": "flwr.proto.node_pb2",
     "RuntimeVersionHttpInterceptor": "flwr.supercore.interceptors",
+    # a node asks whether a run has ended, see deploy/node/run_watch.py
+    "ApiErrorCode": "flwr.supercore.error",
+    "FlowerError": "flwr.supercore.error",
+    "FleetHttpClient": "flwr.supernode.fleet_http_client",
+    "GetRunRequest": "flwr.proto.run_pb2",
+    "Node": "flwr.proto.node_pb2",
+    "NodeAuthHttpInterceptor": "flwr.supernode.node_auth_http_interceptor",
 }
 
 

@@ -1,4 +1,4 @@
-"""`fedkeel join`: what the owner of an edge machine runs to take part in a federation."""
+"""`fedkeel join`: check an edge machine, then run its node until it is stopped."""
 
 import socket
 import tempfile
@@ -27,7 +27,7 @@ from deploy.preflight.server_checks import check_server
 from deploy.system.private_files import make_folder
 from deploy.system.signals import stop_event
 
-KEYS = Path("~/.fedkeel")  # where `fedkeel key` puts them
+KEYS = Path("~/.fedkeel")  # folder of `fedkeel key`
 NOW = "%Y-%m-%d %H:%M:%S"
 CHECKED = "All is well here; whether the key is enrolled shows when the client connects."
 
@@ -46,23 +46,23 @@ def join(
     health: str = "",
     home: Path | None = None,
 ) -> int:
-    """Check everything, then serve the federation until told to stop; return the exit code.
+    """Check the machine, run the node until it is stopped, and return the exit code.
 
     Args:
         superlink: HOST:PORT of the server.
         ca: the certificate of the federation's CA.
-        data: the client's own folder of pictures, or where the files of a dealt data set lie.
+        data: the client's own picture folder, or the files of a data set that is dealt out.
         config: the federation's config file, if the operator gave one.
-        name: the client's name; "" takes that of its key.
-        key: its private key; None takes the one in ~/.fedkeel, made if there is none.
-        partition: K/N, which part of a dealt data set is this client's; "" for own data.
-        console: where verdicts and events go.
-        check_only: end after the checks.
-        health: HOST:PORT on which to offer a gRPC health service, "" for none.
-        home: a folder for what the node writes; None takes one beside the key.
+        name: the client's name; "" takes the name of its key.
+        key: its private key; None takes the one in ~/.fedkeel, and makes it if there is none.
+        partition: K/N, this client's part of a data set that is dealt out; "" for own data.
+        console: where findings and events are printed.
+        check_only: stop after the checks.
+        health: HOST:PORT of a gRPC health service to offer, "" for none.
+        home: folder for the node's files; None means a folder beside the key.
 
     Raises:
-        DeployError: the command makes no sense, or the node cannot be started at all.
+        DeployError: the options contradict each other, or the node cannot be started.
     """
     part = read_partition(partition)
     if data is None and part is None:
@@ -72,37 +72,42 @@ def join(
         )
     name, key = name_and_key(name, key, KEYS.expanduser())
     data, ca = data and data.expanduser().absolute(), ca.expanduser().absolute()
-    public, of_key = check_key(name, key)
+    public, key_finding = check_key(name, key)
     with (
         key_lock(key) if public else nullcontext(True) as is_free,
-        _home(home or key.with_name(f"{key.name}.node")) as place,
+        _node_home(home or key.with_name(f"{key.name}.node")) as node_home,
     ):
-        findings = [of_key, *judge_key_lock(name, is_free=is_free, check_only=check_only)]
-        order = DryRunTask(str(data or ""), part or (), str(config.absolute()) if config else "")
-        doing = f"checking {name}, the way to {superlink}, and a step of training"
-        console.print(doing, markup=False, soft_wrap=True)
-        findings += client_findings(superlink, ca, data, place, order)
+        findings = [key_finding, *judge_key_lock(name, is_free=is_free, check_only=check_only)]
+        task = DryRunTask(str(data or ""), part or (), str(config.absolute()) if config else "")
+        progress = f"checking {name}, the way to {superlink}, and a step of training"
+        console.print(progress, markup=False, soft_wrap=True)
+        findings += client_findings(superlink, ca, data, node_home, task)
         print_findings(console, findings, ready=CHECKED if check_only else "Ready to take part.")
         if exit_code(findings) or check_only:
             return exit_code(findings)
-        assert public is not None, "a key that is none is a problem"
-        told = node_config(data, part, place / KEPT)
-        node = Node(name, public.fingerprint, superlink, ca, key, told, place, health)
-
-        def say(event: str) -> None:
-            line = f"{time.strftime(NOW)} {name}: {event}"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-        with stop_event() as stop:
-            run_node(node, say, stop.is_set)
-        say("stopped as asked; nothing is left running")
+        assert public is not None, "check_key reports a missing key as a problem"
+        config_text = node_config(data, part, node_home / KEPT)
+        node = Node(name, public.fingerprint, superlink, ca, key, config_text, node_home, health)
+        _serve(node, console)
     return 0
 
 
+def _serve(node: Node, console: Console) -> None:
+    """Run the node until a signal stops it, and print its events with their time."""
+
+    def print_event(event: str) -> None:
+        line = f"{time.strftime(NOW)} {node.name}: {event}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with stop_event() as stop:
+        run_node(node, print_event, stop.is_set)
+    print_event("stopped as asked; nothing is left running")
+
+
 def client_findings(
-    superlink: str, ca: Path, data: Path | None, home: Path, order: DryRunTask
+    superlink: str, ca: Path, data: Path | None, home: Path, task: DryRunTask
 ) -> Iterator[Finding]:
-    """Run all checks but that of the key, each whatever the others find."""
+    """Run every check except the key's. A problem does not stop the later checks."""
 
     def check_connection() -> Iterator[Finding]:
         yield from check_server(superlink, ca)
@@ -111,11 +116,11 @@ def client_findings(
         yield from check_space(data, home)
 
     def check_training_step() -> Iterator[Finding]:
-        yield from run_in_child("step", order)
+        yield from run_in_child("step", task)
 
     def check_data() -> Iterator[Finding]:
-        if data is not None or order.config:
-            yield from run_in_child("data", order)
+        if data is not None or task.config:
+            yield from run_in_child("data", task)
 
     for check in (
         check_connection,
@@ -132,7 +137,7 @@ def read_partition(text: str) -> tuple[int, int] | None:
     """Return (K, N) of "K/N", None of "".
 
     Raises:
-        DeployError: it is no part.
+        DeployError: the text is not K/N with K below N.
     """
     if not text:
         return None
@@ -145,33 +150,33 @@ def read_partition(text: str) -> tuple[int, int] | None:
 
 
 def name_and_key(name: str, key: Path | None, folder: Path) -> tuple[str, Path]:
-    """Return the client's name and the absolute path of its key, which may not be there yet.
+    """Return the client's name and the absolute path of its key, which need not exist.
 
     Args:
-        name: as given, "" for none.
-        key: as given, None for none.
-        folder: where keys are if none is given.
+        name: the name from the command line, "" for none.
+        key: the path from the command line, None for none.
+        folder: folder of the keys if no path is given.
 
     Raises:
-        DeployError: the name cannot be one, or the folder holds several keys.
+        DeployError: the name is not allowed, or the folder holds several keys.
     """
     if key is not None:
         key = key.expanduser().absolute()
         return client_name(name or key.name), key
     if not name:
-        found = sorted(path.stem for path in folder.glob("*.pub") if path.with_suffix("").exists())
-        if len(found) > 1:
+        names = sorted(path.stem for path in folder.glob("*.pub") if path.with_suffix("").exists())
+        if len(names) > 1:
             raise DeployError(
-                f"{folder} holds the keys of several clients: {', '.join(found)}; say which one "
-                "joins: --name NAME"
+                f"{folder} holds the keys of several clients: {', '.join(names)}; choose one with "
+                "--name NAME"
             )
-        name = found[0] if found else socket.gethostname().partition(".")[0]
+        name = names[0] if names else socket.gethostname().partition(".")[0]
     return client_name(name), folder / name
 
 
 @contextmanager
-def _home(wanted: Path) -> Iterator[Path]:
-    """Make the node's folder, or where that cannot be written one that goes with this process."""
+def _node_home(wanted: Path) -> Iterator[Path]:
+    """Make the node's folder, or a temporary one where that cannot be written."""
     try:
         make_folder(wanted)
     except DeployError:

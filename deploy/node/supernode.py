@@ -1,4 +1,4 @@
-"""One SuperNode and its app process: started, listened to, started again, and ended as a whole."""
+"""Run one SuperNode and its app process: start them, read their logs, restart and end them."""
 
 import json
 import logging
@@ -15,6 +15,7 @@ from secrets import token_hex
 
 from common.errors import DeployError
 from deploy.node.exit_reasons import NodeExit, exit_reason
+from deploy.node.run_watch import IsOver, RunWatch, run_question
 from deploy.node.supernode_log import (
     NodeLogState,
     is_disk_full,
@@ -30,30 +31,30 @@ from deploy.system.private_files import PRIVATE, make_folder, write_file
 from deploy.system.process_group import bin_folder
 
 LOG = "node.log"
-KEPT = "kept"  # models of the client's own
+KEPT = "kept"  # folder of the client's own models
 LOG_BYTES, LOG_COPIES = 2**20, 2
 POLL_SECONDS = 0.2
-TASK_POLL_SECONDS = 0.2  # of the app process; Flower's own is 1 s, which every message waits for
-LAST_SECONDS = 10.0  # that a node gets to take its leave
-FORGOTTEN = 20  # the same reason is told again after so many tries
+TASK_POLL_SECONDS = 0.2  # of the app process; Flower's default of 1 s delays every message
+GRACE_SECONDS = 10.0  # for a node to sign off at the server
+REPEAT_TRIES = 20  # the reason of an exit is printed again after this number of tries
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a node is started with.
+    """The arguments of a node.
 
     Attributes:
         name: the client's name, for people.
-        fingerprint: its key's.
+        fingerprint: fingerprint of its key.
         superlink: HOST:PORT of the server.
         ca: the CA's certificate.
         key: the private key.
         config: Flower's --node-config.
-        home: a folder of the node's own, for its log and for the app that the server sends.
-        health: HOST:PORT to offer a gRPC health service on, "" for none.
+        home: the node's own folder, for its log and for the app that the server sends.
+        health: HOST:PORT of a gRPC health service to offer, "" for none.
     """
 
     name: str
@@ -67,15 +68,15 @@ class Node:
 
 
 def node_config(data: Path | None, part: tuple[int, int] | None, keep: Path) -> str:
-    """Return what tells the client app where things are, as Flower's --node-config reads it.
+    """Return Flower's --node-config, which tells the client app where its data are.
 
     Args:
-        data: the client's own folder of pictures, or where a dealt data set lies; absolute.
-        part: (partition id, number of partitions) of a data set that is dealt out.
-        keep: where the client may keep a model of its own; absolute.
+        data: absolute path of the client's own picture folder or of a data set's files.
+        part: (partition id, number of partitions) of a data set that the federation deals out.
+        keep: absolute path of the folder for the client's own models.
 
     Raises:
-        DeployError: the path cannot be carried.
+        DeployError: a path is not UTF-8.
     """
     words = ["watchdog=true"]
     if part is not None:
@@ -89,71 +90,84 @@ def node_config(data: Path | None, part: tuple[int, int] | None, keep: Path) -> 
             raise DeployError(
                 f"the name of the {word} folder is not UTF-8: {os.fsencode(path)!r}; rename it"
             ) from None
-        # A TOML text; Flower's parser ends it at the next double quote, escaped or not.
+        # A TOML string. Flower's parser ends it at the next double quote, escaped or not.
         text = json.dumps(str(path), ensure_ascii=False)[1:-1]
         text = text.replace('\\"', "\\u0022").replace("\x7f", "\\u007f")
         words.append(f'{word}="{text}"')
     return " ".join(words)
 
 
-def run_node(node: Node, say: Say, stop: Stop) -> None:
-    """Keep the node running until `stop` says so; on return nothing of it is left running.
+def run_node(node: Node, print_event: Print, stop: Stop) -> None:
+    """Keep the node running until `stop` returns True. Then end all of its processes.
 
     Raises:
         DeployError: the node's folder cannot be used, or Flower is not installed here.
     """
     make_folder(node.home)
-    shutil.rmtree(node.home / "apps", ignore_errors=True)  # of earlier runs; they come again
-    life = NodeExit()
-    with _log(node.home / LOG) as raw:
+    shutil.rmtree(node.home / "apps", ignore_errors=True)  # the server sends the app again
+    node_exit = NodeExit()
+    is_over = run_question(node.superlink, node.ca, node.key)
+    with _log(node.home / LOG) as log:
         while not stop():
             begin = time.monotonic()
-            heard, code = _run_once(node, say, raw, stop)
+            state, code, run_ended = _run_once(node, print_event, log, stop, is_over)
             if stop():
                 return
+            if run_ended:
+                continue
             now = time.monotonic()
-            life = life.after(heard, code, lasted=now - begin, now=now)
-            if life.tries % FORGOTTEN == 1:
-                reason = exit_reason(life, node.name, node.fingerprint, _wrong_clock(node))
-                say(f"{reason}; next try in {life.pause:.0f} s")
-            _wait(life.pause, stop)
+            node_exit = node_exit.after(state, code, lasted=now - begin, now=now)
+            if node_exit.tries % REPEAT_TRIES == 1:
+                reason = exit_reason(node_exit, node.name, node.fingerprint, _wrong_clock(node))
+                print_event(f"{reason}; next try in {node_exit.pause:.0f} s")
+            _wait(node_exit.pause, stop)
 
 
 def _run_once(
-    node: Node, say: Say, raw: logging.Logger, stop: Stop
-) -> tuple[NodeLogState, int | None]:
-    """Run the node once; return what it told, and its exit code if it was the one that ended."""
-    told = [NodeLogState()]
+    node: Node, print_event: Print, log: logging.Logger, stop: Stop, is_over: IsOver
+) -> tuple[NodeLogState, int | None, bool]:
+    """Run the node once.
 
-    def of_node(line: str) -> None:
-        raw.info("%s", without_colours(line))
-        told[0], event = read_log_line(told[0], line, time.monotonic())
+    Returns:
+        What its log says, its exit code if it exited by itself, and whether it was ended because
+        the run that it worked for had ended.
+    """
+    states = [NodeLogState()]
+
+    def read_node(line: str) -> None:
+        log.info("%s", without_colours(line))
+        states[0], event = read_log_line(states[0], line, time.monotonic())
         if event:
-            say(event)
+            print_event(event)
 
-    def of_apps(line: str) -> None:
-        raw.info("app: %s", without_colours(line))
+    def read_apps(line: str) -> None:
+        log.info("app: %s", without_colours(line))
         forget_torn_app(node.home, line)
         if event := warning_text(line):
-            say(event)
+            print_event(event)
 
     port, secret = _free_port(), node.home / "superexec.secret"
     write_file(secret, token_hex(32).encode(), PRIVATE, replace=True)
-    with PipedProcessGroup(node.home, _environment(node), LAST_SECONDS) as crew:
-        process = crew.start(_node_command(node, port, secret), of_node)
-        while not stop() and crew.is_whole() and not told[0].gave_up:
+    watch, run_ended = RunWatch(is_over), False
+    with PipedProcessGroup(node.home, _environment(node), GRACE_SECONDS) as group:
+        process = group.start(_node_command(node, port, secret), read_node)
+        while not stop() and group.is_whole() and not states[0].gave_up and not run_ended:
             time.sleep(POLL_SECONDS)
-            if len(crew.members) == 1 and _listens(port):  # before, it would wait in vain
-                crew.start(_executor_command(port, secret), of_apps)
+            if len(group.members) == 1 and _listens(port):  # the app process needs the node's port
+                group.start(_executor_command(port, secret), read_apps)
+            run_ended = watch.has_ended(states[0], time.monotonic())
         code = process.poll()
-    return told[0], code
+        if run_ended:
+            print_event(f"run {states[0].run} has ended: its work here is stopped")
+    return states[0], code, run_ended
 
 
 def forget_torn_app(home: Path, line: str) -> None:
     """Remove the app that the server sent if the disk is full or the app cannot be loaded.
 
-    A full disk leaves half of the app behind. Flower takes it for installed, and the next reply
-    would say that it cannot be loaded instead of why. The next order brings the app again.
+    A full disk leaves half of an app, which Flower takes for installed. The next reply would say
+    that the app cannot be loaded, and not that the disk is full. The next order brings the app
+    again.
     """
     if "LoadClientAppError" in line or is_disk_full(line):
         shutil.rmtree(home / "apps", ignore_errors=True)
@@ -179,7 +193,7 @@ def _node_command(node: Node, port: int, secret: Path) -> list[str]:
         *("--root-certificates", str(node.ca)),
         *("--auth-supernode-private-key", str(node.key)),
         *("--node-config", node.config),
-        # Its own port hands out tasks; without a secret any user of this machine could take them.
+        # The node's own port hands out tasks. Without a secret any local user could take them.
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--host", "127.0.0.1", "--port", str(port)),
         *(("--health-server-address", node.health) if node.health else ()),
@@ -188,7 +202,7 @@ def _node_command(node: Node, port: int, secret: Path) -> list[str]:
 
 def _executor_command(port: int, secret: Path) -> list[str]:
     return [
-        *(str(bin_folder() / "flower-superexec"), "--insecure"),  # it never leaves this machine
+        *(str(bin_folder() / "flower-superexec"), "--insecure"),  # on loopback only
         *("--runtime-api-address", f"127.0.0.1:{port}"),
         *("--superexec-auth-secret-file", str(secret)),
     ]
@@ -220,7 +234,7 @@ def _listens(port: int) -> bool:
 
 
 class _LogFile(RotatingFileHandler):
-    """Goes on when the disk is full."""
+    """A log file that ignores a full disk."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         pass
@@ -235,5 +249,5 @@ def _log(path: Path) -> Iterator[logging.Logger]:
     try:
         yield logger
     finally:
-        with suppress(OSError):  # what is left to write does not fit on a full disk
+        with suppress(OSError):  # the buffer does not fit on a full disk
             handler.close()

@@ -29,6 +29,7 @@ METHODS = pytest.mark.parametrize(
 )
 MB = 1_000_000
 BIG = 300 * MB
+STOP_SECONDS = 60.0  # in which clients end their work for a stopped run
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +217,36 @@ def test_ctrl_c_stops_a_run_and_kill_9_of_its_command_does_not(made: Fleet) -> N
     assert made.succeed("status", "left").startswith("left: completed after 2 rounds")
     assert [record.round for record in made.records("left")] == [1, 2]
     assert made.weights("left") == made.reference("fedpvr", "left-inline", settings, "inline")
+
+
+@pytest.mark.slow
+def test_clients_end_their_work_for_a_stopped_run_and_resume_works_at_once(
+    made: Fleet, odd: Odd
+) -> None:
+    """They trained on until the round's timeout, an hour by default, and --resume missed them.
+
+    The same happened in https://github.com/NVIDIA/NVFlare/issues/3830.
+    """
+    settings = {"rounds": 2, "server.round-timeout": 3600}
+    odd.give({"1": ["", "hangs"]})
+    process = made.start_run("fedpvr", "ended", settings)
+    since = made.reaches("ended", 2).since
+    wait_for(lambda: odd.has_begun("1", since), lambda: made.tails, PATIENCE)
+    working = made.find("flwr-clientapp", "1", since)
+    nodes = {name: made.find("flower-supernode", name) for name in NAMES}
+    process.popen.send_signal(signal.SIGINT)
+    assert process.ended(PATIENCE) == 130, process.text + made.tails
+    stopped = time.time()
+    wait_for(lambda: not working.is_running(), lambda: made.tails, STOP_SECONDS)
+    assert time.time() - stopped < STOP_SECONDS
+    assert all(nodes[name].is_running() for name in ("0", "2")), "idle nodes go on"
+    log = (made.folder / "keys/1.node/node.log").read_text()
+    assert "has ended" in made.joined["1"].text, log
+
+    odd.give({})
+    made.run("fedpvr", "ended", settings, "--resume")
+    assert [record.dropped for record in made.records("ended")] == [{}, {}]
+    assert made.weights("ended") == made.reference("fedpvr", "ended-inline", settings, "inline")
 
 
 @pytest.mark.slow

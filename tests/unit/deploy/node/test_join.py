@@ -65,7 +65,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
     served: list[Node] = []
     monkeypatch.setattr(joining, "check_server", lambda *_: iter([WELL]))
     monkeypatch.setattr(joining, "run_in_child", lambda *_: [WELL])
-    monkeypatch.setattr(joining, "run_node", lambda node, say, stop: served.append(node))
+    monkeypatch.setattr(joining, "run_node", lambda node, print_event, stop: served.append(node))
     return served
 
 

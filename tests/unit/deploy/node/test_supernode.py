@@ -108,11 +108,11 @@ def after(*ends: tuple[NodeLogState, int | None, float]) -> NodeExit:
         (after((UP, -9, 0), (REFUSED, 1, 9)), "", ["killed 9 s ago", "still counts", "a minute"]),
         (after((UP, -9, 0), (REFUSED, 1, 99)), "", ["not enrolled"]),
         (after((UP, 0, 0)), "the clock is +612 s", ["signatures", "the clock is +612 s"]),
-        (after((UP, 0, 0)), "", ["took its leave", "was revoked"]),
+        (after((UP, 0, 0)), "", ["exited normally", "was the client revoked?"]),
         (after((UP, -9, 0)), "", ["SIGKILL", "out of memory"]),
         (after((UP, -11, 0)), "", ["SIGSEGV"]),
         (after((NodeLogState(code="606"), 1, 0)), "", ["another version of Flower"]),
-        (after((NodeLogState(code="305"), 1, 0)), "", ["exit code 1", "305", "log"]),
+        (after((NodeLogState(code="305"), 1, 0)), "", ["exited with code 1", "305", "log"]),
         (after((UP, None, 0)), "", ["app process"]),
     ],
 )  # fmt: skip
@@ -300,7 +300,7 @@ def test_a_refusal_is_told_once_and_tried_again(
 def test_a_node_that_does_not_end_when_asked_is_killed(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "LAST_SECONDS", 0.3)
+    monkeypatch.setattr(nodes, "GRACE_SECONDS", 0.3)
     node.home.mkdir()
     (node.home / "stubborn").touch()
     with served(node):
@@ -354,16 +354,16 @@ def test_an_app_of_an_earlier_run_is_removed(node: Node) -> None:
     assert not (node.home / "apps").exists()
 
 
-def test_a_node_that_gave_up_for_good_is_heard_and_started_anew() -> None:
+def test_a_node_that_stopped_trying_to_reach_the_server_is_started_again() -> None:
     """Flower's process stays alive without ever reaching for the server again."""
     heard, event = read_log_line(
         NodeLogState(connected=True), "Giving up reconnection after 0.68 seconds", 0.0
     )
     assert heard.gave_up
-    assert "gave up" in event
+    assert "stopped trying" in event
     life = NodeExit().after(heard, None, lasted=1.0, now=1.0)
     assert life.kind == "gave up"
-    assert "it is started anew" in exit_reason(life, "ward", "SHA256:x", "")
+    assert "it is started again" in exit_reason(life, "ward", "SHA256:x", "")
 
 
 @pytest.mark.parametrize(
