@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.client_data import ClientData, load_client_data
 from client_app.conformal import calibrate, cover
+from client_app.error_text import error_text
 from client_app.evaluator import evaluate
 from client_app.gradients import full_gradient, gradient_metrics
 from client_app.personal import evaluate_personal, train_personal
@@ -20,7 +21,7 @@ from client_app.personal_store import PersonalStore
 from client_app.trainer import train
 from client_app.watchdog import Watchdog, seconds_since_start
 from common.conformal.conformal_replies import CALIBRATE, COVER, read_coverage_request
-from common.errors import ClientError, DataError, FedError, WireError
+from common.errors import ClientError, FedError, WireError
 from common.flower_internals import ErrorCode
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
 from common.wire.arrays import FlatCodec
@@ -50,7 +51,7 @@ Handler = Callable[[Message, ClientData], RecordDict]
 
 
 def reply_with_errors(handler: Handler) -> Callable[[Message, Context], Message]:
-    """Return the handler with each FedError turned into an error reply of one line."""
+    """Return the handler with each error turned into an error reply, see `error_text`."""
 
     def answer(message: Message, context: Context) -> Message:
         content = message.content
@@ -64,13 +65,14 @@ def reply_with_errors(handler: Handler) -> Callable[[Message, Context], Message]
             if watchdog.on and METRICS in reply:
                 records_of(reply, MetricRecord)[METRICS][START_SECONDS] = start
             return Message(reply, reply_to=message)
-        except FedError as error:
-            logger.error("this client cannot answer: %s", error)
-            error_message = str(error)
-            if isinstance(error, DataError):  # further lines name files: they stay on this machine
-                error_message = error_message.partition("\n")[0]
+        except Exception as error:
+            if isinstance(error, FedError):
+                logger.error("this client cannot answer: %s", error)
+            else:
+                logger.exception("this client cannot answer")
+            text = error_text(error, context.node_config)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, error_message), reply_to=message)
+            return Message(Error(code, text), reply_to=message)
         finally:
             watchdog.cancel()
 

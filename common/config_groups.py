@@ -118,6 +118,7 @@ class ServerConfig(Settings):
     on_disk: bool = setting(
         False, "keep what the method remembers of clients in files instead of in memory"
     )
+    group_access: bool = setting(False, "let the group of the server's user read the run directory")
 
 
 @dataclass(frozen=True)

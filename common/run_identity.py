@@ -31,6 +31,7 @@ EXECUTION = (
     "train.cuda-graph", "server.quorum", "server.retries", "server.patience",
     "server.start-timeout", "server.round-timeout", "server.max-void-rounds",
     "server.checkpoint-every", "server.keep-checkpoints", "server.on-disk",
+    "server.group-access",
 )  # fmt: skip
 MEASUREMENT = (
     "eval-every",

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from common.config import RunConfig, parse
 from common.data.sources import OWN
 from common.errors import AggregationError, ConfigError
+from common.io.files import private_files
 from common.io.text import log_single_lines
 from common.layout import Layout
 from common.models import FlatModel, build
@@ -48,9 +49,10 @@ def main(grid: Grid, context: Context) -> None:
     """Run one federation from the run config."""
     log_single_lines(logger)
     config = parse(context.run_config)
-    run_dir = RunDir.open(config)
-    with run_dir.serving(), logging_to(run_dir.path / LOG):
-        _serve(grid, config, run_dir)
+    with private_files(group=config.server.group_access):
+        run_dir = RunDir.open(config)
+        with run_dir.serving(), logging_to(run_dir.path / LOG):
+            _serve(grid, config, run_dir)
 
 
 def run(grid: Grid, config: RunConfig) -> ServerState[object]:
@@ -60,9 +62,10 @@ def run(grid: Grid, config: RunConfig) -> ServerState[object]:
         FedError: the error that stopped the run, which outcome.json also states.
     """
     log_single_lines(logger)
-    run_dir = RunDir.open(config)
-    with run_dir.serving():
-        return _serve(grid, config, run_dir)
+    with private_files(group=config.server.group_access):
+        run_dir = RunDir.open(config)
+        with run_dir.serving():
+            return _serve(grid, config, run_dir)
 
 
 def _serve(grid: Grid, config: RunConfig, run_dir: RunDir) -> ServerState[object]:

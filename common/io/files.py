@@ -90,6 +90,20 @@ def atomic_write(
         raise
 
 
+@contextmanager
+def private_files(*, group: bool = False) -> Iterator[None]:
+    """Let other users of this machine read nothing that this process makes during the block.
+
+    Args:
+        group: let the group read it.
+    """
+    before = os.umask(0o027 if group else 0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def remove_partial_files(folder: Path, name: str = "*") -> None:
     """Remove what killed writers of a file left behind; only for the holder of a lock on it."""
     for partial in folder.glob(f".{name}.*.partial"):

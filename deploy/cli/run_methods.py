@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from common.config import RunConfig
+from common.io.files import private_files
 from common.io.text import LONGEST_LINE, single_line
 from deploy.config_input import describe_data, run_overview
 from deploy.federation.superlink_client import SuperLinkClient
@@ -62,7 +63,8 @@ def run_methods(
             console.print(single_line(line, LONGEST_LINE), markup=False, soft_wrap=True)
     done = {c.method: Path(c.out) / c.name for c in configs if c.method not in failed}
     if done:
-        _show_results(done, folder, f"{describe_data(configs[0])}, seed {configs[0].seed}")
+        with private_files(group=configs[0].server.group_access):
+            _show_results(done, folder, f"{describe_data(configs[0])}, seed {configs[0].seed}")
     if failed:
         raise typer.Exit(FAILED)
 

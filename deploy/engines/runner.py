@@ -9,6 +9,7 @@ from rich.console import Console
 
 from common.config import RunConfig
 from common.errors import ConfigError
+from common.io.files import private_files
 from common.parallel import usable_cores
 from common.runs.json_file import RecordError
 from common.runs.live_state import clear_live_state
@@ -60,9 +61,18 @@ def run_experiment(
 ) -> Outcome:
     """Run to the end and return how it ended; Ctrl-C ends everything and passes on.
 
+    Other users of this machine cannot read the run directory, see `server.group-access`.
+
     Raises:
         ConfigError, CheckpointError: the run cannot be in its folder, or is there already.
     """
+    with private_files(group=config.server.group_access):
+        return _run_experiment(config, engine, given, console, label)
+
+
+def _run_experiment(
+    config: RunConfig, engine: Engine, given: Resources, console: Console, label: str
+) -> Outcome:
     claimed = RunDir.claim(config)
     folder, (start, warnings) = claimed.path, claimed.start
     for warning in warnings:
