@@ -20,6 +20,7 @@ from pathlib import Path
 from common.errors import DeployError
 from common.io.files import file_lock
 from deploy.federation.certificates import is_key_of, load_certificate, load_key
+from deploy.federation.database import prepare_database, shorten_log
 from deploy.federation.pki import certificate_info
 from deploy.federation.superlink_client import read_address
 from deploy.system.flower_env import child_env
@@ -63,6 +64,11 @@ class ServerOptions:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def database(self) -> Path:
+        """The SuperLink's database."""
+        return self.state / "state.db"
+
+    @property
     def ca(self) -> Path:
         """The CA certificate that clients trust."""
         return self.pki / "public/ca.crt"
@@ -93,7 +99,7 @@ def commands(options: ServerOptions, folder: Path) -> dict[str, list[str]]:
             *("--ssl-ca-certfile", str(options.ca), "--ssl-certfile", str(certificate)),
             *("--ssl-keyfile", str(key), "--enable-supernode-auth"),
             *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
-            *("--database", str(options.state / "state.db")),
+            *("--database", str(options.database)),
         ],
         "app process": [
             *(str(bin_ / "flower-superexec"), "--runtime-api-address", options.superlink),
@@ -164,6 +170,7 @@ def run_server(options: ServerOptions, report: Report, stop: threading.Event) ->
         _check_ports(options)
         for folder in (options.state / "logs", options.state / "proxy", options.runs):
             folder.mkdir(parents=True, exist_ok=True)
+        prepare_database(options.database)
         _run(options, commands(options, options.state / "proxy"), report, stop)
 
 
@@ -185,6 +192,7 @@ def _run(
         while not stop.is_set() and group.has_leader():
             for service in services:
                 _restart_if_ended(service, group, options, report)
+            shorten_log(options.database)
             stop.wait(POLL_SECONDS)
     finally:
         alive = [s.process for s in services if s.process and s.process.poll() is None]
