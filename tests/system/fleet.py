@@ -32,7 +32,7 @@ from tests.system.federation import Process, free_port, wait_for
 
 MARK = "FEDKEEL_TEST_FLEET"  # in the environment of everything that is started
 CLIENT = "FEDKEEL_TEST_CLIENT"  # in that of a client's processes: its name
-PATIENCE = 240.0  # seconds; on a quiet machine nothing takes a third of it
+PATIENCE = 480.0  # seconds; on a quiet machine nothing takes a sixth of it
 CONNECTED = "connected: ready for orders"
 PHASES = ["waiting for clients", "training", "evaluating", "calibrating"]
 TAIL = 1500  # characters of each log in a failure's text
