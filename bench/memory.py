@@ -39,7 +39,7 @@ from common.wire.content import ARRAYS, CONFIG, records_of
 from common.wire.messages import Order, TrainReply
 from deploy.engines.inline import FIRST_NODE, InlineGrid
 from server_app.memory_estimate import MemoryEstimate
-from server_app.round.client_registry import ReadyClients
+from server_app.round.ready_clients import ReadyClients
 from server_app.run_dir.checkpoint import save
 from server_app.run_dir.run_dir import RunDir
 from server_app.state.options import Options

@@ -47,7 +47,7 @@ from common.wire.arrays import WEIGHTS, FlatCodec, read_array
 from common.wire.content import ARRAYS
 from common.wire.messages import TrainReply
 from deploy.engines.inline import FIRST_NODE, InlineGrid
-from server_app.round.client_registry import ReadyClients
+from server_app.round.ready_clients import ReadyClients
 from server_app.state.server_state import ServerState
 from server_app.strategy import MethodStrategy
 

@@ -103,6 +103,14 @@ class ServerConfig(Settings):
     )
     min_replies: int = setting(1, "fewer usable replies make the round void", low=1)
     max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
+    max_update_ratio: float = setting(
+        100.0,
+        "largest length of a client's update, in median lengths of the cohort; 0: no limit",
+        low=0,
+    )
+    max_update_norm: float = setting(
+        0.0, "largest length of a client's update, in units of the weights; 0: no limit", low=0
+    )
     retries: int = setting(
         2, "times a round asks a client again whose process died or that went offline", low=0
     )

@@ -42,7 +42,11 @@ IGNORED_BY_RESUME = frozenset({*EXECUTION, *MEASUREMENT, "rounds"})
 IGNORED_BY_SWEEP = frozenset(EXECUTION)
 IGNORED_BY_REPORT = frozenset({*EXECUTION, *MEASUREMENT, "seed"})
 # These settings are newer than some checkpoints. Their defaults do what FedKeel did before.
-NEWER_THAN_CHECKPOINTS = ("train.precision",)
+NEWER_THAN_CHECKPOINTS = (
+    "train.precision",
+    "server.max-update-ratio",
+    "server.max-update-norm",
+)
 
 
 def identifying_settings(flat: Flat, ignored: Collection[str]) -> dict[str, Any]:

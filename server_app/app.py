@@ -20,17 +20,14 @@ from common.runs.conformal_results import write_conformal
 from common.runs.json_file import RecordError
 from common.runs.live_state import LiveState
 from common.runs.memory_note import write_memory_note
+from common.runs.records import read_records
 from common.wire.arrays import FlatCodec
 from common.wire.messages import ClientCard
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.memory_estimate import MemoryEstimate
 from server_app.round.calibration import Query, calibrate_model
-from server_app.round.client_registry import (
-    POLL_SECONDS,
-    ClientRegistry,
-    ReadyClients,
-    wait_for_clients,
-)
+from server_app.round.client_registry import ClientRegistry
+from server_app.round.ready_clients import POLL_SECONDS, ReadyClients, wait_for_clients
 from server_app.run_dir.class_counter import saving_class_counts
 from server_app.run_dir.memory_mapped import raise_open_file_limit
 from server_app.run_dir.run_dir import LOG, RunDir, logging_to
@@ -84,6 +81,8 @@ def _serve(grid: Grid, config: RunConfig, run_dir: RunDir) -> ServerState[object
         strategy.state, warnings = run_dir.restore(model.layout)
         for warning in warnings:
             logger.warning(warning)
+        for record in read_records(run_dir.path):
+            strategy.training.remember(record)
         with saving_class_counts(run_dir.path, config) if deals else nullcontext():
             strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
         assert strategy.state is not None
@@ -182,6 +181,8 @@ def strategy_of(
         patience=config.server.patience,
         min_replies=config.server.min_replies,
         max_void_rounds=config.server.max_void_rounds,
+        max_update_ratio=config.server.max_update_ratio,
+        max_update_norm=config.server.max_update_norm,
         start_timeout=config.server.start_timeout,
     )
     return MethodStrategy(

@@ -11,8 +11,8 @@ from common.errors import ConfigError, did_you_mean
 from common.methods import Method
 from common.types import ClientId
 from common.wire.arrays import Codec
-from server_app.round.client_registry import ReadyClients
-from server_app.round.replies import MetricsFn
+from server_app.round.evaluation_replies import MetricsFn
+from server_app.round.ready_clients import ReadyClients
 from server_app.state.options import Diagnose, Observer, Options
 from server_app.state.server_state import ServerState
 from server_app.strategy import MethodStrategy

@@ -23,10 +23,10 @@ from common.runs.records import RoundRecord
 from common.types import ClientId, Vector
 from common.wire.arrays import Codec
 from common.wire.messages import LR, Order
-from server_app.round.client_registry import ReadyClients, clients_by_name
 from server_app.round.evaluation import RoundEvaluation
+from server_app.round.evaluation_replies import MetricsFn, mean_metrics
 from server_app.round.order_content import order_content
-from server_app.round.replies import MetricsFn, mean_metrics
+from server_app.round.ready_clients import ReadyClients, clients_by_name
 from server_app.round.round_exchange import RoundExchange
 from server_app.round.round_loop import EvaluateFn, RoundLoop
 from server_app.round.stopwatch import Stopwatch

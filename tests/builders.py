@@ -20,7 +20,7 @@ from common.wire.arrays import FlatCodec
 from common.wire.content import ARRAYS, METRICS
 from common.wire.messages import Order, TrainReply
 from common.wire.reply_metrics import CORRECT, EXAMPLES
-from server_app.round.client_registry import ReadyClients
+from server_app.round.ready_clients import ReadyClients
 from server_app.round.sampling import sample_clients
 from server_app.state.options import Options
 from server_app.state.server_state import ServerState, next_state

@@ -41,6 +41,8 @@ FLOWER = {  # beside deploy/engines
     "server_app/round/client_registry.py",
     "server_app/round/error_reasons.py",
     "server_app/round/evaluation.py",
+    "server_app/round/evaluation_replies.py",
+    "server_app/round/ready_clients.py",
     "server_app/round/messaging.py",
     "server_app/round/order_content.py",
     "server_app/round/polling.py",

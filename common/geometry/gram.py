@@ -70,8 +70,10 @@ def inner_products(
     return total[right].T
 
 
-def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], list[bool]]:
-    """Return start - end_k [d] for each flat vector, and whether each of them is finite.
+def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], list[float]]:
+    """Return start - end_k [d] for each flat vector, and the length of each difference.
+
+    The length is NaN if a number of the difference is NaN or infinite.
 
     Args:
         start: flat vector [d].
@@ -90,21 +92,30 @@ def differences(start: Vector, ends: Sequence[Vector]) -> tuple[list[Vector], li
         return squares
 
     squares = sum(map_spans(start.size, subtract), np.zeros(len(ends)))
-    finite = [
-        math.isfinite(square) or all_finite(result)
-        for square, result in zip(squares, results, strict=True)
-    ]
-    return results, finite
+    return results, [_root(square, result) for square, result in zip(squares, results, strict=True)]
 
 
 def all_finite(values: NDArray[Any]) -> bool:
     """Return whether no number is NaN or infinite. Finite arrays are read once, uncopied."""
     if values.dtype.kind != "f":
         return True
-    flat = values.reshape(-1)
+    return not math.isnan(finite_length(values.reshape(-1)))
+
+
+def finite_length(vector: Vector) -> float:
+    """Return |vector| for a flat vector [d], NaN if a number is NaN or infinite.
+
+    The squares are added up in the dtype of the vector, unless they overflow.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        square = np.dot(flat, flat)
-    return math.isfinite(square) or bool(np.isfinite(flat).all())  # the square can overflow
+        return _root(float(np.dot(vector, vector)), vector)
+
+
+def _root(square: float, vector: Vector) -> float:
+    """Return |vector| from its squared length, which is not finite after an overflow."""
+    if math.isfinite(square):
+        return math.sqrt(square)
+    return length(vector) if np.isfinite(vector).all() else math.nan
 
 
 def length(vector: Vector) -> float:

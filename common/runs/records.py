@@ -40,6 +40,8 @@ class RoundRecord:
             one of its own) and "work".
         bytes_down: bytes of the order to train, by client.
         bytes_up: bytes of the reply, by client.
+        examples: number of training samples of each used reply, by client.
+        lengths: length of each vector of each used reply, by client: "update" is the displacement.
         seconds: seconds by phase: configure, train, aggregate, checkpoint, evaluate.
         method: report of the method: numbers, bools, strings, short lists.
         diagnostics: diagnostics of the round, see `server_app.diagnostics.diagnosis`.
@@ -59,6 +61,8 @@ class RoundRecord:
     worked: dict[ClientId, dict[str, FiniteFloat]] = field(default_factory=dict)
     bytes_down: dict[ClientId, Int64] = field(default_factory=dict)
     bytes_up: dict[ClientId, Int64] = field(default_factory=dict)
+    examples: dict[ClientId, Int64] = field(default_factory=dict)
+    lengths: dict[ClientId, dict[str, FiniteFloat]] = field(default_factory=dict)
     seconds: dict[str, FiniteFloat] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)

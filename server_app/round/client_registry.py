@@ -7,109 +7,26 @@ number of the client's partition.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from httpx import TransportError
 
-from common.errors import AggregationError, ClientError, FedError
+from common.errors import ClientError, FedError
 from common.io.text import single_line
 from common.types import ClientId, by_client
 from common.wire.messages import ClientCard, query_content
 from server_app.round.bounded_pull import ReplyLimit
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import ReplyPoller, push_messages, was_lost
+from server_app.round.ready_clients import POLL_SECONDS, ReadyClients
 
-POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two requests for the connected nodes
 AGAIN_SECONDS = 30.0  # until a refused client gets a new query
 LOST_SECONDS = 20.0  # until the first query counts as lost and the node gets another one
-SHOWN = 20  # names in a sentence
-
-
-@dataclass(frozen=True)
-class ReadyClients:
-    """The clients that are ready.
-
-    Attributes:
-        nodes: the node of each client, sorted by client.
-        refused: the reason why each other connected client cannot take part.
-    """
-
-    nodes: Mapping[ClientId, int]
-    refused: Mapping[ClientId, str] = field(default_factory=dict)
-
-    @property
-    def clients(self) -> list[ClientId]:
-        """The client ids, sorted."""
-        return list(self.nodes)
-
-    @classmethod
-    def of(
-        cls, nodes: Mapping[ClientId, int], refused: Mapping[ClientId, str] | None = None
-    ) -> "ReadyClients":
-        """Return the clients in sorted order."""
-        ordered = sorted(nodes.items(), key=lambda item: by_client(item[0]))
-        return cls(dict(ordered), dict(refused or {}))
-
-
-def clients_by_name(grid: Grid) -> ReadyClients:
-    """Return all connected nodes by registered name, or by node id if the name is not unique."""
-    nodes = list(grid.get_nodes())
-    count = Counter(node.name for node in nodes)
-    named = {n.name if n.name and count[n.name] == 1 else str(n.node_id): n.node_id for n in nodes}
-    return ReadyClients.of(named)
-
-
-def wait_for_clients(
-    grid: Grid,
-    registry: Callable[[Grid], ReadyClients],
-    wanted: int,
-    timeout: float,
-    report: Callable[[str], None] = lambda _: None,
-    expected: tuple[ClientId, ...] = (),
-) -> ReadyClients:
-    """Return the clients that are ready once they are at least `wanted`.
-
-    Args:
-        grid: Flower's grid.
-        registry: returns the clients that are ready now.
-        wanted: fewest clients.
-        timeout: seconds.
-        report: gets a sentence whenever the number changes.
-        expected: names of the clients that should connect, for the sentence.
-
-    Raises:
-        AggregationError: the timeout is over. The message names the clients that are connected
-            and those that are missing.
-    """
-    deadline, reported = time.monotonic() + timeout, -1
-    while len((now := registry(grid)).nodes) < wanted:
-        if len(now.nodes) != reported:
-            reported = len(now.nodes)
-            report(
-                f"waiting for clients: {reported} of {wanted} connected{_missing(now, expected)}"
-            )
-        if time.monotonic() >= deadline:
-            connected = ", ".join(now.clients[:SHOWN]) or "none"
-            raise AggregationError(
-                f"{len(now.nodes)} of {wanted} clients connected within {timeout:g} s (connected: "
-                f"{connected}{_missing(now, expected)}); start the others, or ask for fewer "
-                "(server.quorum)"
-            )
-        time.sleep(min(POLL_SECONDS, timeout))
-    return now
-
-
-def _missing(ready: ReadyClients, expected: tuple[ClientId, ...]) -> str:
-    missing = [name for name in expected if name not in ready.nodes]
-    if not missing:
-        return ""
-    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-    return f"; missing: {', '.join(missing[:SHOWN])}{more}"
 
 
 @dataclass(frozen=True)
@@ -173,7 +90,11 @@ class ClientRegistry:
             self._send_queries(grid, now)
             self._take_cards(grid, now)
             there = {c: node for c, node in self._nodes.items() if node in self._names}
-            self._ready = ReadyClients.of(there, self.refused)
+            self._ready = replace(
+                ReadyClients.of(there, self.refused),
+                train_examples={client: self.cards[client].train_examples for client in there},
+                test_examples={client: self.cards[client].test_examples for client in there},
+            )
         self._met = self._met or len(self._ready.nodes) >= self.quorum
         if not self._met:
             self._fail_without_quorum(len(self._ready.nodes))

@@ -12,10 +12,8 @@ from common.runs.client_scores import ClientScore, Evaluation
 from common.types import ClientId
 from common.wire.messages import Order
 from common.wire.reply_metrics import read_metrics
-from server_app.round.client_registry import ReadyClients
 from server_app.round.error_reasons import refusal_of
-from server_app.round.order_content import order_content
-from server_app.round.replies import (
+from server_app.round.evaluation_replies import (
     NO_COUNT,
     MetricsFn,
     config_of,
@@ -24,6 +22,9 @@ from server_app.round.replies import (
     personal_of,
     score_of,
 )
+from server_app.round.order_content import order_content
+from server_app.round.ready_clients import ReadyClients
+from server_app.round.replies import refuse_more_examples
 from server_app.round.round_exchange import RoundExchange
 from server_app.state.options import Options
 from server_app.state.server_model import ServerModel
@@ -47,10 +48,11 @@ class _Scores:
     examples: dict[ClientId, int] = field(default_factory=dict)
     contents: dict[ClientId, RecordDict] = field(default_factory=dict)
 
-    def read(self, client: ClientId, reply: Message, weight_key: str) -> None:
+    def read(self, client: ClientId, reply: Message, weight_key: str, most: int | None) -> None:
         """Read the reply of one client. A bad reply concerns this client only."""
         try:
             examples = examples_of(reply, weight_key)
+            refuse_more_examples("test", examples, most)
             score = score_of(read_metrics(reply.content), examples)
         except FedError as error:
             self.absent[client] = refusal_of(error)
@@ -132,7 +134,8 @@ class RoundEvaluation:
         read = _Scores(self.exchange.sent.reasons(cohort))
         for client in cohort:
             if client in replies:
-                read.read(client, replies[client], weight_key)
+                most = self.exchange.sent.most_examples.get(client)
+                read.read(client, replies[client], weight_key, most)
         useful = [client for client, examples in read.examples.items() if examples]
         metrics = mean_metrics(
             [read.contents[client] for client in useful],

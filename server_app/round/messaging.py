@@ -21,9 +21,9 @@ from common.flower_internals import ErrorCode
 from common.types import ClientId, by_client
 from common.wire.messages import LATE_SECONDS
 from server_app.round.bounded_pull import ReplyLimit
-from server_app.round.client_registry import ReadyClients
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import ReplyPoller, push_messages, was_lost
+from server_app.round.ready_clients import ReadyClients
 
 PAUSE = 0.02  # between two polls, as a share of the time waited so far
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.4  # seconds

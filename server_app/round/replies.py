@@ -1,39 +1,29 @@
 """Checks replies one by one, so that a bad reply affects only its own client."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from dataclasses import dataclass, field
+from math import inf, isnan
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 
-from common.errors import AggregationError, FedError, WireError
-from common.geometry import differences
+from common.errors import AggregationError, FedError
+from common.geometry import differences, finite_length
 from common.layout import Layout
 from common.methods import Method
-from common.runs.client_scores import ClientScore, Evaluation
 from common.types import LOSS, STEPS, ClientId, ClientUpdate, Vector
-from common.wire.arrays import WEIGHTS, Codec, refuse_non_finite
-from common.wire.content import payload_bytes, records_of
+from common.wire.arrays import BUFFERS, WEIGHTS, Codec, refuse_non_finite
+from common.wire.content import payload_bytes
 from common.wire.messages import TrainReply, read_train_reply
 from common.wire.reply_metrics import (
-    CORRECT,
-    LOSS_SUM,
-    MAX_EXAMPLES,
-    PERSONAL,
-    PERSONAL_ROUND,
     SECONDS,
     START_SECONDS,
-    read_metrics,
-    to_metric_record,
 )
+from server_app.round.buffer_checks import buffers_length, refuse_impossible_buffers
 from server_app.round.error_reasons import reason_of, refusal_of
+from server_app.round.update_limits import UPDATE, Lengths, UpdateLimits
 from server_app.state.options import Options
 from server_app.state.server_state import ServerState
-
-MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-ACCURACY = ("accuracy", "eval_acc")  # reported by ordinary Flower clients in place of a count
-NO_COUNT = f'neither "{CORRECT}" nor "{ACCURACY[0]}" in the reply\'s metrics'
 
 
 def check_train_reply(
@@ -45,8 +35,9 @@ def check_train_reply(
     codec: Codec,
     options: Options,
     server_round: int,
+    most_examples: Mapping[ClientId, int],
 ) -> TrainReply:
-    """Return the training reply of a client, checked except that its weights are finite.
+    """Return the training reply of a client, checked except for its weights' numbers.
 
     Args:
         message: the reply.
@@ -56,6 +47,7 @@ def check_train_reply(
         codec: how the model travels.
         options: the names of the records and of the weight.
         server_round: number of the round.
+        most_examples: number of training samples on each client's card; no limit without a card.
 
     Raises:
         AggregationError, WireError: the reply cannot be used. The message says why.
@@ -71,6 +63,8 @@ def check_train_reply(
     )
     if reply.client not in ("", client):
         raise AggregationError(f'the reply says it is from client "{reply.client}"')
+    refuse_more_examples("training", reply.examples, most_examples.get(client))
+    refuse_impossible_buffers(reply.buffers, state.buffers)
     expected = method.expected_payload(state.method)
     sizes = {name: len(vector) for name, vector in reply.client_payload.items()}
     if sizes != expected:
@@ -80,6 +74,19 @@ def check_train_reply(
         )
     refuse_missing_metrics(method, client, reply)
     return reply
+
+
+def refuse_more_examples(kind: str, examples: int, most: int | None) -> None:
+    """Check that a client claims no more samples than its card says.
+
+    Raises:
+        AggregationError: it claims more. The message has both numbers.
+    """
+    if most is not None and examples > most:
+        raise AggregationError(
+            f"it reports {examples} {kind} samples, and its card says {most}; if its data have "
+            "changed, resume the run, which reads new cards"
+        )
 
 
 def refuse_missing_metrics(method: Method[Any], client: ClientId, reply: TrainReply) -> None:
@@ -126,12 +133,14 @@ class CheckedReplies:
         contents: the content of these replies.
         dropped: the reason why each other reply cannot be used, by client.
         bytes_up: bytes of each reply, by client.
+        lengths: length of each vector of the replies that can be used, by client.
     """
 
     updates: list[ClientUpdate] = field(default_factory=list)
     contents: list[RecordDict] = field(default_factory=list)
     dropped: dict[ClientId, str] = field(default_factory=dict)
     bytes_up: dict[ClientId, int] = field(default_factory=dict)
+    lengths: dict[ClientId, Lengths] = field(default_factory=dict)
 
     @property
     def train_loss(self) -> float | None:
@@ -154,16 +163,18 @@ class CheckedReplies:
 def check_replies(
     replies: Mapping[ClientId, Message],
     read: Callable[[Message, ClientId], TrainReply],
-    weights: Vector,
+    state: ServerState[Any],
     layout: Layout,
+    limits: UpdateLimits,
 ) -> CheckedReplies:
     """Check every reply of a round.
 
     Args:
         replies: by client, sorted by client.
         read: `check_train_reply` with the arguments of the round.
-        weights: the weights that the clients received [d].
+        state: the state whose model the clients received.
         layout: layout of the model.
+        limits: refuses updates that are too long.
     """
     checked = CheckedReplies()
     readable: dict[ClientId, TrainReply] = {}
@@ -173,127 +184,25 @@ def check_replies(
             readable[client] = read(message, client)
         except FedError as error:
             checked.dropped[client] = refusal_of(error)
-    deltas, finite = differences(weights, [reply.weights for reply in readable.values()])
-    for (client, reply), delta, is_finite in zip(readable.items(), deltas, finite, strict=True):
+    deltas, sizes = differences(state.weights, [reply.weights for reply in readable.values()])
+    updates: dict[ClientId, ClientUpdate] = {}
+    lengths: dict[ClientId, Lengths] = {}
+    for (client, reply), delta, size in zip(readable.items(), deltas, sizes, strict=True):
         try:
-            if not is_finite:
+            if isnan(size):
                 refuse_non_finite(WEIGHTS, reply.weights, layout)
                 raise AggregationError("its weights are too far from the model for float32 numbers")
         except FedError as error:
             checked.dropped[client] = refusal_of(error)
             continue
-        checked.updates.append(update_of(client, reply, delta))
-        checked.contents.append(replies[client].content)
+        updates[client] = update_of(client, reply, delta)
+        vectors = {name: finite_length(vector) for name, vector in reply.client_payload.items()}
+        moved = buffers_length(reply.buffers, state.buffers)
+        lengths[client] = {UPDATE: size, **vectors, **({} if moved is None else {BUFFERS: moved})}
+    checked.dropped |= limits.refusals(lengths)
+    for client, update in updates.items():
+        if client not in checked.dropped:
+            checked.updates.append(update)
+            checked.contents.append(replies[client].content)
+            checked.lengths[client] = lengths[client]
     return checked
-
-
-def examples_of(reply: Message, weight_key: str) -> int:
-    """Return on how many examples a client evaluated.
-
-    Raises:
-        AggregationError, WireError: the reply is an error, or the number is impossible.
-    """
-    if reply.has_error():
-        raise AggregationError(reason_of(reply.error))
-    examples = read_metrics(reply.content).get(weight_key)
-    if examples is None or not 0 <= examples <= MAX_EXAMPLES or examples != int(examples):
-        raise AggregationError(
-            f'expected "{weight_key}", a whole number from 0 to {MAX_EXAMPLES}, got {examples!r}'
-        )
-    return int(examples)
-
-
-def config_of(reply: Message) -> ConfigRecord:
-    """Return the ConfigRecord of a reply.
-
-    Raises:
-        AggregationError, WireError: the reply is an error, or has no ConfigRecord.
-    """
-    if reply.has_error():
-        raise AggregationError(reason_of(reply.error))
-    config = next(iter(records_of(reply.content, ConfigRecord).values()), None)
-    if config is None:
-        raise WireError("no ConfigRecord in the reply")
-    return config
-
-
-def score_of(metrics: Mapping[str, float], examples: int) -> ClientScore | None:
-    """Return the score of one client, None if it reports neither a count nor an accuracy.
-
-    An accuracy becomes a count.
-
-    Raises:
-        AggregationError: the counts are impossible.
-    """
-    correct = metrics.get(CORRECT)
-    shares = [metrics[key] for key in ACCURACY if isfinite(metrics.get(key, float("nan")))]
-    if correct is None and shares:
-        correct = round(shares[0] * examples)
-    if correct is None and examples:
-        return None
-    correct = correct or 0
-    if not 0 <= correct <= examples or correct != int(correct):
-        raise AggregationError(f"{correct} correct answers of {examples} are impossible")
-    loss_sum = metrics.get(LOSS_SUM)
-    return ClientScore(examples, int(correct), None if loss_sum is None else float(loss_sum))
-
-
-def personal_of(
-    metrics: Mapping[ClientId, Mapping[str, float]],
-    examples: Mapping[ClientId, int],
-    absent: Mapping[ClientId, str],
-) -> Evaluation | None:
-    """Return the evaluation of the clients' personal models, None without any.
-
-    Args:
-        metrics: the metrics of each client that replied.
-        examples: number of its test samples.
-        absent: the reason why each other client has no score.
-    """
-    own = {
-        client: {key.removeprefix(PERSONAL): value for key, value in values.items()}
-        for client, values in metrics.items()
-        if PERSONAL + CORRECT in values
-    }
-    if not own:
-        return None
-    scores, missing = {}, dict(absent)
-    for client in metrics:
-        try:
-            score = score_of(own.get(client, {}), examples[client])
-        except AggregationError as error:
-            missing[client] = refusal_of(error)
-            continue
-        if score is None:
-            missing[client] = NO_COUNT
-        else:
-            scores[client] = score
-    new = [client for client in own if metrics[client].get(PERSONAL_ROUND) == 0]
-    return replace(Evaluation.of(scores, missing), untrained=new)
-
-
-def mean_metrics(
-    contents: list[RecordDict],
-    weights: list[int],
-    weight_key: str,
-    aggregate: MetricsFn | None,
-) -> MetricRecord | None:
-    """Return the weighted mean of each metric over the clients that report it, None without any.
-
-    Args:
-        contents: contents of the replies.
-        weights: weight of each reply.
-        weight_key: metric that weighs a reply, which is left out.
-        aggregate: takes the place of the mean, as in Flower's FedAvg.
-    """
-    if not contents:
-        return None
-    if aggregate is not None:
-        return aggregate(contents, weight_key)
-    sums: dict[str, tuple[float, int]] = {}
-    for content, weight in zip(contents, weights, strict=True):
-        for key, value in read_metrics(content).items():
-            if key != weight_key and isfinite(value):
-                total, count = sums.get(key, (0.0, 0))
-                sums[key] = total + value * weight, count + weight
-    return to_metric_record({key: total / count for key, (total, count) in sums.items()})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from common.config import cohort_size
@@ -14,8 +14,8 @@ from common.types import ClientId, by_client
 from common.wire.content import payload_bytes
 from common.wire.incoming import bound_texts
 from server_app.round.bounded_pull import ReplyLimit
-from server_app.round.client_registry import ReadyClients, wait_for_clients
 from server_app.round.messaging import LATE, ExchangeLimits, Messenger, Replies
+from server_app.round.ready_clients import ReadyClients, wait_for_clients
 from server_app.round.sampling import sample_clients
 from server_app.state.options import Options
 
@@ -32,6 +32,7 @@ class SentMessages:
         lr: local learning rate of an order to train.
         enough: number of replies that end the exchange, or None to wait for all.
         limit: the size that a reply may have.
+        most_examples: number of samples on each client's card, of the kind that the message needs.
         seconds: seconds from the message to the reply, by client.
         missing: the reason why a reply is missing, by client.
         again: clients that got the message again.
@@ -42,6 +43,7 @@ class SentMessages:
     lr: float = 1.0
     enough: int | None = None
     limit: ReplyLimit = field(default_factory=ReplyLimit)
+    most_examples: Mapping[ClientId, int] = field(default_factory=dict)
     seconds: dict[ClientId, float] = field(default_factory=dict)
     missing: dict[ClientId, str] = field(default_factory=dict)
     again: list[ClientId] = field(default_factory=list)
@@ -160,7 +162,8 @@ class RoundExchange:
         nodes = {ready.nodes[client]: client for client in contents}
         sizes = {client: payload_bytes(content) for client, content in contents.items()}
         limit = ReplyLimit.of(contents.values(), vectors or {})
-        self.sent = SentMessages(nodes, sizes, lr, enough, limit)
+        examples = ready.train_examples if kind == MessageType.TRAIN else ready.test_examples
+        self.sent = SentMessages(nodes, sizes, lr, enough, limit, examples)
         return [Message(content, ready.nodes[client], kind) for client, content in contents.items()]
 
     def send(

@@ -17,6 +17,7 @@ from common.wire.reply_metrics import read_metrics
 from server_app.round.error_reasons import refusal_of
 from server_app.round.replies import CheckedReplies, check_replies, check_train_reply
 from server_app.round.round_exchange import RoundExchange, SentMessages
+from server_app.round.update_limits import UpdateLimits
 from server_app.state.options import Diagnose, Options
 from server_app.state.server_model import ServerModel
 from server_app.state.server_state import ServerState, next_state
@@ -36,6 +37,7 @@ class Training:
 
     def __init__(self, method: Method[Any], options: Options, model: ServerModel) -> None:
         self.method, self.options, self.model = method, options, model
+        self.limits = UpdateLimits(options.max_update_ratio, options.max_update_norm)
         self.void_rounds = 0  # in a row
 
     def aggregate(
@@ -69,6 +71,7 @@ class Training:
             cohort = Cohort(server_round, sent.lr, exchange.federation_size, tuple(checked.updates))
             void, step = self._advance(before, cohort)
             if step:
+                self.limits.remember(checked.lengths.values())
                 report, diagnostics = step.report, self._diagnostics(diagnose, before, cohort, step)
         record = RoundRecord(
             round=server_round,
@@ -84,10 +87,17 @@ class Training:
             worked=checked.worked,
             bytes_down=dict(sent.bytes_down),
             bytes_up=checked.bytes_up,
+            examples={update.client: update.examples for update in checked.updates},
+            lengths={client: dict(lengths) for client, lengths in checked.lengths.items()},
             method=dict(report),
             diagnostics=dict(diagnostics),
         )
         return record, checked
+
+    def remember(self, record: RoundRecord) -> None:
+        """Take the lengths of an earlier round's updates from its record, before a resume."""
+        if not record.void:
+            self.limits.remember(record.lengths.values())
 
     def count_void(self, record: RoundRecord) -> None:
         """Count the void rounds in a row.
@@ -125,8 +135,9 @@ class Training:
             codec=self.model.current_codec,
             options=self.options,
             server_round=server_round,
+            most_examples=sent.most_examples,
         )
-        checked = check_replies(replies, read, state.weights, self.model.layout)
+        checked = check_replies(replies, read, state, self.model.layout, self.limits)
         silent = [client for client in sent.cohort if client not in replies]
         checked.dropped = sent.reasons(silent) | checked.dropped
         for client, reason in checked.dropped.items():

@@ -18,7 +18,7 @@ from server_app.state.server_state import ServerState
 class Options(Settings):
     """How the rounds of a method run. The first eight settings are those of Flower's FedAvg.
 
-    `ServerConfig` declares the default, range and help of the seven settings that it shares.
+    `ServerConfig` declares the default, range and help of the nine settings that it shares.
     """
 
     fraction_train: float = setting(1.0, "share of the clients that train", low=0, high=1)
@@ -36,6 +36,8 @@ class Options(Settings):
     eval_every: int = setting(1, "rounds between evaluations; 0: the last round only", low=0)
     min_replies: int = same_setting(ServerConfig, "min_replies")
     max_void_rounds: int = same_setting(ServerConfig, "max_void_rounds")
+    max_update_ratio: float = same_setting(ServerConfig, "max_update_ratio")
+    max_update_norm: float = same_setting(ServerConfig, "max_update_norm")
     retries: int = same_setting(ServerConfig, "retries")
     patience: float = same_setting(ServerConfig, "patience")
     start_timeout: float = same_setting(ServerConfig, "start_timeout")

@@ -1,6 +1,7 @@
 """ServerState: the state of the server between rounds."""
 
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -54,8 +55,8 @@ def next_state(
     if server_lr != 1:
         with np.errstate(over="ignore", invalid="ignore"):
             direction = direction * direction.dtype.type(server_lr)
-    (weights,), (is_finite,) = differences(state.weights, [direction])
-    if not is_finite:
+    (weights,), (step_length,) = differences(state.weights, [direction])
+    if isnan(step_length):
         raise AggregationError(
             f"the step of round {cohort.round} makes weights that are not finite "
             f"{weights.dtype} numbers; lower server.lr or train.lr"

@@ -12,7 +12,7 @@ from common.models import build, layout_of
 from common.wire.arrays import FlatCodec, NamedCodec
 from common.wire.content import ARRAYS, payload_bytes
 from common.wire.messages import Order, TrainReply
-from server_app.round.client_registry import ReadyClients
+from server_app.round.ready_clients import ReadyClients
 from server_app.strategy import MethodStrategy
 from tests.builders import LR, Federation
 

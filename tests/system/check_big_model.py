@@ -57,7 +57,7 @@ from common.wire.arrays import FlatCodec
 from common.wire.content import payload_bytes
 from common.wire.messages import Order, TrainReply, read_train_reply
 from server_app.round.messaging import Messenger, ExchangeLimits
-from server_app.round.client_registry import clients_by_name
+from server_app.round.ready_clients import clients_by_name
 
 server = ServerApp()
 client = ClientApp()

@@ -182,23 +182,26 @@ def test_the_bits_do_not_depend_on_the_number_of_cores(
 # ---------------------------------------------------------------- differences
 
 
-def test_differences_are_those_of_numpy_and_each_says_whether_it_is_finite() -> None:
+def test_differences_and_lengths_are_those_of_numpy_and_nan_unless_all_is_finite() -> (
+    None
+):
     start, *ends = rows(5, 300, "float32")
     ends[1][7] = np.nan
     ends[2][299] = -np.inf
     ends[3][:] = 3e38  # a difference of two such numbers is none
     start[5] = -3e38
-    results, finite = differences(start, ends)
+    results, lengths = differences(start, ends)
     with np.errstate(over="ignore"):
         expected = [start - end for end in ends]
-    assert finite == [True, False, False, False]
+    assert np.isnan(lengths).tolist() == [False, True, True, True]
+    assert lengths[0] == pytest.approx(np.linalg.norm(expected[0].astype(float)), rel=1e-6)
     for result, wanted in zip(results, expected, strict=True):
         assert_array_equal(result, wanted)
 
 
 def test_large_numbers_whose_squares_overflow_are_finite() -> None:
-    _, finite = differences(np.full(300, 1e30, np.float32), [np.zeros(300, np.float32)])
-    assert finite == [True]
+    _, lengths = differences(np.full(300, 1e30, np.float32), [np.zeros(300, np.float32)])
+    assert lengths == [pytest.approx(1e30 * 300**0.5)]
     assert all_finite(np.full((3, 4), 1e30, np.float32))
     assert all_finite(np.array(7))
     assert not all_finite(np.array([1e30, np.nan], np.float32))

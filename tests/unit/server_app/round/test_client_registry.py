@@ -12,12 +12,8 @@ from common.errors import AggregationError, ClientError
 from common.types import by_client
 from common.wire.content import CONFIG
 from common.wire.messages import ClientCard, client_id_of
-from server_app.round.client_registry import (
-    ClientRegistry,
-    ReadyClients,
-    clients_by_name,
-    wait_for_clients,
-)
+from server_app.round.client_registry import ClientRegistry
+from server_app.round.ready_clients import ReadyClients, clients_by_name, wait_for_clients
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -11,7 +11,6 @@ from flwr.supercore.run import RunNotRunningException
 from httpx import ConnectTimeout, HTTPError
 
 from common.wire.messages import LATE_SECONDS
-from server_app.round.client_registry import ReadyClients
 from server_app.round.messaging import (
     LATE,
     NOT_PUSHED,
@@ -21,6 +20,7 @@ from server_app.round.messaging import (
     pause_after,
 )
 from server_app.round.polling import PARALLEL_POLLS
+from server_app.round.ready_clients import ReadyClients
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
