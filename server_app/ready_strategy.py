@@ -39,6 +39,8 @@ class StrategyOptions(TypedDict, total=False):
     eval_every: int
     min_replies: int
     max_void_rounds: int
+    max_update_ratio: float
+    max_update_norm: float
     retries: int
     patience: float
     start_timeout: float

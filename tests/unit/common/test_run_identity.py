@@ -35,6 +35,7 @@ def test_the_fingerprint_ignores_names_and_places() -> None:
         "server.checkpoint-every": 1,
         "server.keep-checkpoints": 9,
         "server.on-disk": True,
+        "server.group-access": True,
         "diagnostics.every": 1,
         "diagnostics.probe": 9,
         "diagnostics.gradients": True,

@@ -182,9 +182,7 @@ def test_the_bits_do_not_depend_on_the_number_of_cores(
 # ---------------------------------------------------------------- differences
 
 
-def test_differences_and_lengths_are_those_of_numpy_and_nan_unless_all_is_finite() -> (
-    None
-):
+def test_differences_and_lengths_are_those_of_numpy_and_nan_unless_all_is_finite() -> None:
     start, *ends = rows(5, 300, "float32")
     ends[1][7] = np.nan
     ends[2][299] = -np.inf
