@@ -25,15 +25,9 @@ from common.errors import ClientError, FedError, WireError
 from common.flower_internals import ErrorCode
 from common.types import LOSS, LOSS_BEFORE, Buffers, Vector
 from common.wire.arrays import FlatCodec
+from common.wire.client_card import ClientCard
 from common.wire.content import CONFIG, METRICS, records_of
-from common.wire.messages import (
-    ClientCard,
-    Order,
-    TrainReply,
-    client_id_of,
-    seconds_late,
-    timeout_of,
-)
+from common.wire.messages import Order, TrainReply, client_id_of, seconds_late, timeout_of
 from common.wire.reply_metrics import (
     CORRECT,
     EXAMPLES,

@@ -14,15 +14,14 @@ from common.data.sources import OWN
 from common.errors import AggregationError, ConfigError
 from common.io.files import private_files
 from common.io.text import log_single_lines
-from common.layout import Layout
-from common.models import FlatModel, build
+from common.models import FlatModel, build, count_numbers
 from common.runs.conformal_results import write_conformal
 from common.runs.json_file import RecordError
 from common.runs.live_state import LiveState
 from common.runs.memory_note import write_memory_note
 from common.runs.records import read_records
 from common.wire.arrays import FlatCodec
-from common.wire.messages import ClientCard
+from common.wire.client_card import ClientCard, DataKind
 from server_app.diagnostics.diagnosis import Diagnosis
 from server_app.memory_estimate import MemoryEstimate
 from server_app.round.calibration import Query, calibrate_model
@@ -70,12 +69,14 @@ def _serve(grid: Grid, config: RunConfig, run_dir: RunDir) -> ServerState[object
     timeout = config.server.round_timeout
     strategy: MethodStrategy | None = None
     try:
-        registry = ClientRegistry(config.clients, config.quorum, timeout, logger.info)
+        registry = ClientRegistry(
+            config.clients, config.quorum, timeout, logger.info, demanded_kind(config)
+        )
         card = meet(grid, registry, config, run_dir)
+        if registry.are_enrolled:
+            refuse_what_no_superlink_carries(count_numbers(config.model, card.shape, card.classes))
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
         first = FlatCodec(model.layout).pack(model.copy_weights(), model.copy_buffers())
-        if registry.are_enrolled:
-            refuse_what_no_superlink_carries(model.layout)
         deals = not registry.are_enrolled and config.data.name != OWN  # here, not on the nodes
         strategy = strategy_of(config, model, registry, run_dir)
         strategy.state, warnings = run_dir.restore(model.layout)
@@ -110,19 +111,27 @@ def calibrate(query: Query, config: RunConfig, classes: int, number: int, run_di
         logger.warning("there are no prediction sets: %s", error)
 
 
-def refuse_what_no_superlink_carries(layout: Layout) -> None:
-    """Check that a SuperLink can carry the model, before any training.
+def refuse_what_no_superlink_carries(numbers: int) -> None:
+    """Check that a SuperLink can carry a model with these numbers, before it is built.
 
     Raises:
         ConfigError: the model is too large. The message names the limit.
     """
-    megabytes = 4 * layout.size / 1e6
+    megabytes = 4 * numbers / 1e6
     if megabytes > MOST_MEGABYTES:
         raise ConfigError(
             f"the model has {megabytes:.0f} MB, and a SuperLink carries at most {MOST_MEGABYTES} "
             "MB a message: beyond, on a busy machine, its database is locked for longer than "
             "Flower waits. Take a smaller model, or smaller images (data.image-size)"
         )
+
+
+def demanded_kind(config: RunConfig) -> DataKind | None:
+    """Return the kind of data that the run config demands of clients with their own data."""
+    data = config.data
+    if data.name != OWN:
+        return None  # the clients get parts of one data set
+    return DataKind((data.channels, data.image_size, data.image_size), len(data.class_names))
 
 
 def meet(grid: Grid, registry: ClientRegistry, config: RunConfig, run_dir: RunDir) -> ClientCard:

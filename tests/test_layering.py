@@ -27,6 +27,7 @@ FORBIDDEN = {
 FLOWER = {  # beside deploy/engines
     "common/flower_internals.py",
     "common/wire/arrays.py",
+    "common/wire/client_card.py",
     "common/wire/content.py",
     "common/wire/incoming.py",
     "common/wire/messages.py",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import nn
 
 from common.errors import ConfigError, did_you_mean
@@ -43,4 +44,29 @@ def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
     return build_seeded(lambda: MODELS[name](shape, classes), seed=seed, name=name)
 
 
-__all__ = ["MODELS", "Dropout", "FlatModel", "Shape", "build", "build_seeded", "layout_of"]
+def count_numbers(name: str, shape: Shape, classes: int) -> int:
+    """Return the number of parameters and buffers of a model, without memory for them.
+
+    Args:
+        name: a key of MODELS.
+        shape: channels, height and width of the images.
+        classes: number of outputs.
+
+    Raises:
+        ConfigError: images too small for the model.
+    """
+    with torch.device("meta"):
+        model = MODELS[name](shape, classes)
+    return sum(tensor.numel() for tensor in model.state_dict().values())
+
+
+__all__ = [
+    "MODELS",
+    "Dropout",
+    "FlatModel",
+    "Shape",
+    "build",
+    "build_seeded",
+    "count_numbers",
+    "layout_of",
+]

@@ -3,9 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from math import inf, isfinite
-from typing import Any, get_type_hints
 
 from flwr.app import ArrayRecord, ConfigRecord, Metadata, RecordDict
 
@@ -52,16 +50,17 @@ def query_content(client: ClientId, timeout: float) -> RecordDict:
 
 def client_id_of(content: RecordDict) -> ClientId:
     """Return the client id that the server wrote into a message, "" if there is none."""
-    return str(_config_of(content).get(CLIENT, ""))
+    return str(config_of(content).get(CLIENT, ""))
 
 
 def timeout_of(content: RecordDict) -> float | None:
     """Return for how many seconds the server waits for the reply, None if it does not say."""
-    timeout = _config_of(content).get(TIMEOUT)
+    timeout = config_of(content).get(TIMEOUT)
     return float(timeout) if isinstance(timeout, int | float) and timeout > 0 else None
 
 
-def _config_of(content: RecordDict) -> ConfigRecord:
+def config_of(content: RecordDict) -> ConfigRecord:
+    """Return the ConfigRecord of a message, an empty one if it has none."""
     return records_of(content, ConfigRecord).get(CONFIG, ConfigRecord())
 
 
@@ -220,51 +219,3 @@ def _examples_of(weight: float | None, key: str) -> int:
     if weight == 0:
         raise WireError(f'"{key}" is 0: the client has nothing to train on')
     return int(weight)
-
-
-@dataclass(frozen=True)
-class ClientCard:
-    """The answer of a client that is ready to a query: its data and its device.
-
-    Attributes:
-        partition: number of the client's part of a partitioned data set, "" for its own images.
-        device: a sentence that says on which device the client trains.
-        shape: channels, height and width of its images.
-        classes: number of classes.
-        train_examples: training samples.
-        test_examples: test samples.
-    """
-
-    partition: str
-    device: str
-    shape: tuple[int, int, int]
-    classes: int
-    train_examples: int
-    test_examples: int
-
-    def record(self) -> RecordDict:
-        """Return the card as a ConfigRecord."""
-        values = {**vars(self), "shape": list(self.shape)}
-        return RecordDict({CONFIG: ConfigRecord(values)})
-
-    @classmethod
-    def read(cls, content: RecordDict) -> "ClientCard":
-        """Return the card in a message.
-
-        Raises:
-            WireError: the message holds no card.
-        """
-        values: dict[str, Any] = dict(_config_of(content))
-        types = {name: type(value) for name, value in values.items()}
-        if types != _card_types() or len(values["shape"]) != 3:
-            raise WireError(
-                f"expected a client's card, got the keys {name_list(sorted(values))}; both sides "
-                "must run the same version of FedKeel"
-            )
-        texts = {key: single_line(values[key]) for key in ("partition", "device")}
-        return cls(**{**values, **texts, "shape": tuple(values["shape"])})
-
-
-@cache
-def _card_types() -> dict[str, Any]:
-    return {**get_type_hints(ClientCard), "shape": list}

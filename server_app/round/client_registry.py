@@ -18,8 +18,10 @@ from httpx import TransportError
 from common.errors import ClientError, FedError
 from common.io.text import single_line
 from common.types import ClientId, by_client
-from common.wire.messages import ClientCard, query_content
+from common.wire.client_card import ClientCard, DataKind
+from common.wire.messages import query_content
 from server_app.round.bounded_pull import ReplyLimit
+from server_app.round.data_vote import DataVote
 from server_app.round.error_reasons import reason_of
 from server_app.round.polling import ReplyPoller, push_messages, was_lost
 from server_app.round.ready_clients import POLL_SECONDS, ReadyClients
@@ -27,6 +29,17 @@ from server_app.round.ready_clients import POLL_SECONDS, ReadyClients
 LOOK_SECONDS = 1.0  # between two requests for the connected nodes
 AGAIN_SECONDS = 30.0  # until a refused client gets a new query
 LOST_SECONDS = 20.0  # until the first query counts as lost and the node gets another one
+
+
+Report = Callable[[str], None]
+TWO_NODES = (
+    'two nodes ({other} and {node}) both say they are client "{client}"; the second is refused: '
+    "give each its own name and key, or its own partition-id"
+)
+TWO_HOLDERS = (
+    'client "{client}" holds partition {partition}, which client "{twin}" has already; give each '
+    "its own partition-id"
+)
 
 
 @dataclass(frozen=True)
@@ -47,14 +60,21 @@ class ClientRegistry:
         quorum: number of clients that must be ready for a round.
         timeout: seconds in which a node has to reply to the query.
         report: gets a sentence about each client that joins or cannot take part.
+        kind: the kind of data that the run config demands. None: the kind that most of the clients
+            have when the quorum is reached.
     """
 
     def __init__(
-        self, clients: int, quorum: int, timeout: float, report: Callable[[str], None]
+        self,
+        clients: int,
+        quorum: int,
+        timeout: float,
+        report: Report,
+        kind: DataKind | None = None,
     ) -> None:
         self.clients, self.quorum, self.timeout, self.report = clients, quorum, timeout, report
         self.cards: dict[ClientId, ClientCard] = {}
-        self._first: ClientId = ""  # the first client by id that has a card
+        self._vote = DataVote(kind)
         self._nodes: dict[ClientId, int] = {}
         self._holders: dict[str, set[ClientId]] = {}  # by partition, clients that ever held it
         self._queries: dict[str, tuple[int, float]] = {}  # message -> node, time
@@ -67,8 +87,10 @@ class ClientRegistry:
 
     @property
     def first(self) -> ClientCard:
-        """The card of the first client by id. The other cards must agree with it."""
-        return self.cards[self._first]
+        """The card of the first client by id that has the run's kind of data."""
+        kinds = self._kinds
+        winner = self._vote.winner(kinds)
+        return next(self.cards[client] for client, kind in kinds.items() if kind == winner)
 
     @property
     def are_enrolled(self) -> bool:
@@ -89,14 +111,19 @@ class ClientRegistry:
             self._refusals = {n: why for n, why in self._refusals.items() if n in self._names}
             self._send_queries(grid, now)
             self._take_cards(grid, now)
-            there = {c: node for c, node in self._nodes.items() if node in self._names}
+            self._refuse_losers(now)
+            kinds = self._kinds
+            winner = self._vote.winner(kinds)
+            there = {c: self._nodes[c] for c, kind in kinds.items() if kind == winner}
             self._ready = replace(
                 ReadyClients.of(there, self.refused),
                 train_examples={client: self.cards[client].train_examples for client in there},
                 test_examples={client: self.cards[client].test_examples for client in there},
             )
         self._met = self._met or len(self._ready.nodes) >= self.quorum
-        if not self._met:
+        if self._met:
+            self._vote.close(self._kinds)
+        else:
             self._fail_without_quorum(len(self._ready.nodes))
         return self._ready
 
@@ -149,6 +176,9 @@ class ClientRegistry:
             self._queries = {m: asked for m, asked in self._queries.items() if asked[0] != node}
             self._refuse(node, f"did not say who it is within {self.timeout:g} s", now)
 
+    def _name(self, node: int) -> str:
+        return self._names.get(node) or str(node)
+
     def _id(self, node: int, card: ClientCard) -> ClientId:
         return self._names.get(node) or card.partition or str(node)
 
@@ -160,7 +190,8 @@ class ClientRegistry:
         self._refusals.pop(node, None)
         if self._met and client not in self.cards:
             self.report(f"client {client} joins: it {card.device}")
-        self._first = min(self._first or client, client, key=by_client)
+        if client in self.cards and self.cards[client] != card:
+            self.report(f"client {client} has a new card: {card}, before {self.cards[client]}")
         self.cards[client], self._nodes[client] = card, node
         self._holders.setdefault(card.partition, set()).add(client)
 
@@ -168,27 +199,31 @@ class ClientRegistry:
         """Return why a client does not fit the connected ones, "" if it does."""
         other = self._nodes.get(client)
         if other is not None and other in self._names:
-            return (
-                f'two nodes ({other} and {node}) both say they are client "{client}"; the second '
-                "is refused: give each its own name and key, or its own partition-id"
-            )
+            return TWO_NODES.format(other=other, node=node, client=client)
         if twin := self._holder_of(card.partition):
-            return (
-                f'client "{client}" holds partition {card.partition}, which client "{twin}" has '
-                "already; give each its own partition-id"
-            )
-        if self.cards and (card.shape, card.classes) != (self.first.shape, self.first.classes):
-            return (
-                f"client {client} has images {card.shape} of {card.classes} classes, client "
-                f"{self._first} has {self.first.shape} of {self.first.classes}; all clients must "
-                "hold the same kind of data"
-            )
+            return TWO_HOLDERS.format(client=client, partition=card.partition, twin=twin)
         return ""
+
+    @property
+    def _kinds(self) -> dict[ClientId, DataKind]:
+        """The kind of data of each connected client, sorted by client."""
+        there = [client for client, node in self._nodes.items() if node in self._names]
+        return {client: self.cards[client].kind for client in sorted(there, key=by_client)}
+
+    def _refuse_losers(self, now: float) -> None:
+        """Refuse the clients whose kind of data lost the vote."""
+        reasons, is_settled = self._vote.losers(self._kinds)
+        if is_settled:
+            for client, reason in reasons.items():
+                self._refuse(self._nodes.pop(client), reason, now)
+                del self.cards[client]
 
     @property
     def refused(self) -> dict[ClientId, str]:
         """The reason why a connected client cannot take part, by name or else by node id."""
-        return {refusal.name: refusal.reason for refusal in self._refusals.values()}
+        losers, _ = self._vote.losers(self._kinds)
+        named = {self._name(self._nodes[client]): reason for client, reason in losers.items()}
+        return named | {refusal.name: refusal.reason for refusal in self._refusals.values()}
 
     @property
     def has_open_queries(self) -> bool:
@@ -202,7 +237,7 @@ class ClientRegistry:
         return next((c for c in there if self.cards[c].partition == partition), None)
 
     def _refuse(self, node: int, reason: str, now: float) -> None:
-        name, reason = self._names.get(node) or str(node), single_line(reason)
+        name, reason = self._name(node), single_line(reason)
         before = self._refusals.get(node)
         if before is None or before.reason != reason:
             self.report(f"client {name} cannot take part: {reason}")
@@ -211,9 +246,10 @@ class ClientRegistry:
     def _fail_without_quorum(self, ready: int) -> None:
         """Raise a ClientError if the quorum cannot be reached."""
         to_come = max(0, self.clients - len(self._names))
-        if self._refusals and not self._queries and ready + to_come < self.quorum:
-            counts = Counter(refusal.reason for refusal in self._refusals.values())
+        refused = self.refused
+        if refused and not self._queries and ready + to_come < self.quorum:
+            counts = Counter(refused.values())
             reasons = "; ".join(f"{count} say: {reason}" for reason, count in counts.most_common(3))
             raise ClientError(
-                f"{len(self._refusals)} of {len(self._names)} clients cannot take part; {reasons}"
+                f"{len(refused)} of {len(self._names)} clients cannot take part; {reasons}"
             )

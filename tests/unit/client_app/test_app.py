@@ -19,8 +19,9 @@ from common.methods import METHODS, FedAvg
 from common.models import FlatModel, build
 from common.types import LOSS_BEFORE, STEPS
 from common.wire.arrays import FlatCodec
+from common.wire.client_card import ClientCard
 from common.wire.content import ARRAYS, CONFIG, METRICS
-from common.wire.messages import LATE_SECONDS, ClientCard, Order, TrainReply, read_train_reply
+from common.wire.messages import LATE_SECONDS, Order, TrainReply, read_train_reply
 from common.wire.reply_metrics import CORRECT, EXAMPLES, LOSS_SUM
 from tests.builders import assert_same
 

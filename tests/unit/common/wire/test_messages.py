@@ -27,15 +27,9 @@ from common.wire.arrays import (
     NamedCodec,
     refuse_non_finite,
 )
+from common.wire.client_card import ClientCard
 from common.wire.content import ARRAYS, CONFIG, METRICS, payload_bytes
-from common.wire.messages import (
-    ClientCard,
-    Order,
-    TrainReply,
-    client_id_of,
-    read_train_reply,
-    timeout_of,
-)
+from common.wire.messages import Order, TrainReply, client_id_of, read_train_reply, timeout_of
 from common.wire.reply_metrics import EXAMPLES, read_metrics, to_metric_record
 from common.wire.vectors import VECTOR, get_vectors, put_vectors
 from tests.builders import assert_same, layout_of_size

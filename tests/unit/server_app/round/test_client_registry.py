@@ -8,10 +8,11 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.grid.grid import NodeInfo
 
-from common.errors import AggregationError, ClientError
+from common.errors import AggregationError, ClientError, WireError
 from common.types import by_client
+from common.wire.client_card import ClientCard, DataKind
 from common.wire.content import CONFIG
-from common.wire.messages import ClientCard, client_id_of
+from common.wire.messages import client_id_of
 from server_app.round.client_registry import ClientRegistry
 from server_app.round.ready_clients import ReadyClients, clients_by_name, wait_for_clients
 
@@ -359,3 +360,67 @@ def test_queries_to_a_silent_node_become_rarer_and_stay_few(
     assert told == ["client ward-a cannot take part: did not say who it is within 0.5 s"]
     assert 3 <= len(grid.questions) <= 6
     assert not registry.has_open_queries
+
+
+# ---------------------------------------------------------------- one odd card
+
+
+@pytest.mark.parametrize("odd", ["0", "2", "4"])
+def test_a_client_with_other_data_is_refused_and_the_majority_goes_on(odd: str) -> None:
+    """The card of the first client by name decided, and the honest clients could not take part."""
+    cards = {10 + k: card(str(k)) for k in range(5)}
+    cards[10 + int(odd)] = card(odd, shape=(1, 48, 48))
+    known = registry(clients=5, quorum=4)
+    ready = known(with_cards(cards))
+    assert odd not in ready.clients
+    assert len(ready.clients) == 4
+    reason = ready.refused[str(10 + int(odd))]
+    assert f"client {odd} has images (1, 48, 48) of 10 classes, the 4 clients" in reason
+    assert known.first.shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize("odd", ["0", "1", "2"])
+def test_the_config_decides_against_a_majority(odd: str) -> None:
+    cards = {10 + k: card(str(k), classes=7) for k in range(3)}
+    cards[10 + int(odd)] = card(odd)
+    known = ClientRegistry(3, 1, 60.0, TOLD.append, DataKind((1, 8, 8), 10))
+    ready = known(with_cards(cards))
+    assert ready.clients == [odd]
+    assert all("the run config demands images (1, 8, 8)" in why for why in ready.refused.values())
+
+
+def test_the_kind_of_a_run_under_way_does_not_change_with_its_clients() -> None:
+    cards = {10: card("0"), 11: card("1")}
+    cards |= {20 + k: card(str(2 + k), classes=7) for k in range(3)}
+    grid, known = with_cards(cards), registry(clients=2, quorum=2)
+    late = {node: grid.names.pop(node) for node in (20, 21, 22)}
+    assert known(grid).clients == ["0", "1"]
+    grid.names |= late
+    ready = known(grid)
+    assert ready.clients == ["0", "1"]
+    assert set(ready.refused) == {"20", "21", "22"}
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"shape": (1, 10**9, 8)}, r"shape\[1\]"),
+        ({"shape": (0, 8, 8)}, r"shape\[0\]"),
+        ({"classes": 10**12}, "classes"),
+        ({"train_examples": 2**60}, "train_examples"),
+        ({"test_examples": -1}, "test_examples"),
+    ],
+)
+def test_impossible_numbers_of_a_card_are_refused_by_key(change: dict[str, Any], key: str) -> None:
+    with pytest.raises(WireError, match=f"expected {key} of a client's card from"):
+        ClientCard.read(card("0", **change).record())
+
+
+def test_a_new_card_of_a_client_is_reported() -> None:
+    cards = {12: card("0"), 13: card("0", train_examples=6)}
+    grid, known = with_cards(cards), registry(clients=1, quorum=1)
+    del grid.names[13]
+    known(grid)
+    grid.names = {13: ""}
+    assert known(grid).train_examples == {"0": 6}
+    assert TOLD[-1].startswith("client 0 has a new card: ")

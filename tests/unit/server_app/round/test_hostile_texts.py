@@ -14,9 +14,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from common.errors import WireError
 from common.io.text import LONGEST, LONGEST_LINE, log_single_lines
 from common.methods import FedAvg
+from common.wire.client_card import ClientCard
 from common.wire.content import ARRAYS, CONFIG, METRICS
 from common.wire.incoming import MOST_KEYS
-from common.wire.messages import CLIENT, ClientCard
+from common.wire.messages import CLIENT
 from common.wire.reply_metrics import CORRECT, EXAMPLES
 from tests.builders import Federation, changed, failing
 
