@@ -7,9 +7,9 @@ number of the client's partition.
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -89,8 +89,7 @@ class ClientRegistry:
     def first(self) -> ClientCard:
         """The card of the first client by id that has the run's kind of data."""
         kinds = self._kinds
-        winner = self._vote.winner(kinds)
-        return next(self.cards[client] for client, kind in kinds.items() if kind == winner)
+        return next(self.cards[c] for c, kind in kinds.items() if kind == self._vote.winner(kinds))
 
     @property
     def are_enrolled(self) -> bool:
@@ -114,17 +113,16 @@ class ClientRegistry:
             self._refuse_losers(now)
             kinds = self._kinds
             winner = self._vote.winner(kinds)
-            there = {c: self._nodes[c] for c, kind in kinds.items() if kind == winner}
-            self._ready = replace(
-                ReadyClients.of(there, self.refused),
-                train_examples={client: self.cards[client].train_examples for client in there},
-                test_examples={client: self.cards[client].test_examples for client in there},
-            )
+            nodes = {c: self._nodes[c] for c in kinds if kinds[c] == winner}
+            cards = {client: self.cards[client] for client in nodes}
+            self._ready = ReadyClients.of(nodes, self.refused).with_cards(cards)
         self._met = self._met or len(self._ready.nodes) >= self.quorum
-        if self._met:
-            self._vote.close(self._kinds)
-        else:
-            self._fail_without_quorum(len(self._ready.nodes))
+        if not self._met:
+            to_come = max(0, self.clients - len(self._names))
+            if not self._queries and len(self._ready.nodes) + to_come < self.quorum:
+                _fail_without_quorum(self._ready.refused, len(self._names))
+            return self._ready
+        self._vote.close(self._kinds)
         return self._ready
 
     def _send_queries(self, grid: Grid, now: float) -> None:
@@ -169,12 +167,15 @@ class ClientRegistry:
                 came.append((node, ClientCard.read(reply.content)))
             except FedError as error:
                 self._refuse(node, str(error), now)
-            self._queries = {m: asked for m, asked in self._queries.items() if asked[0] != node}
+            self._forget_queries(node)
         for node, card in sorted(came, key=lambda pair: by_client(self._id(*pair))):
             self._admit(node, card, now)
         for node in {n for n, since in self._queries.values() if now - since > self.timeout}:
-            self._queries = {m: asked for m, asked in self._queries.items() if asked[0] != node}
+            self._forget_queries(node)
             self._refuse(node, f"did not say who it is within {self.timeout:g} s", now)
+
+    def _forget_queries(self, node: int) -> None:
+        self._queries = {m: asked for m, asked in self._queries.items() if asked[0] != node}
 
     def _name(self, node: int) -> str:
         return self._names.get(node) or str(node)
@@ -232,9 +233,10 @@ class ClientRegistry:
 
     def _holder_of(self, partition: str) -> ClientId | None:
         """Return the connected client that holds this partition, None if there is none."""
-        known = self._holders.get(partition, set()) if partition else set()
-        there = [client for client in known if self._nodes[client] in self._names]
-        return next((c for c in there if self.cards[c].partition == partition), None)
+        for client in self._holders.get(partition, set()) if partition else ():
+            if self._nodes.get(client) in self._names and self.cards[client].partition == partition:
+                return client
+        return None
 
     def _refuse(self, node: int, reason: str, now: float) -> None:
         name, reason = self._name(node), single_line(reason)
@@ -243,13 +245,10 @@ class ClientRegistry:
             self.report(f"client {name} cannot take part: {reason}")
         self._refusals[node] = _Refusal(name, reason, now)
 
-    def _fail_without_quorum(self, ready: int) -> None:
-        """Raise a ClientError if the quorum cannot be reached."""
-        to_come = max(0, self.clients - len(self._names))
-        refused = self.refused
-        if refused and not self._queries and ready + to_come < self.quorum:
-            counts = Counter(refused.values())
-            reasons = "; ".join(f"{count} say: {reason}" for reason, count in counts.most_common(3))
-            raise ClientError(
-                f"{len(refused)} of {len(self._names)} clients cannot take part; {reasons}"
-            )
+
+def _fail_without_quorum(refused: Mapping[ClientId, str], connected: int) -> None:
+    """Raise a ClientError if the quorum is missed because clients were refused."""
+    if refused:
+        counts = Counter(refused.values())
+        reasons = "; ".join(f"{count} say: {reason}" for reason, count in counts.most_common(3))
+        raise ClientError(f"{len(refused)} of {connected} clients cannot take part; {reasons}")

@@ -3,12 +3,13 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flwr.serverapp import Grid
 
 from common.errors import AggregationError
 from common.types import ClientId, by_client
+from common.wire.client_card import ClientCard
 
 POLL_SECONDS = 0.1
 SHOWN = 20  # names in a sentence
@@ -42,6 +43,12 @@ class ReadyClients:
         """Return the clients in sorted order."""
         ordered = sorted(nodes.items(), key=lambda item: by_client(item[0]))
         return cls(dict(ordered), dict(refused or {}))
+
+    def with_cards(self, cards: Mapping[ClientId, ClientCard]) -> "ReadyClients":
+        """Return the same clients with the numbers of samples on their cards."""
+        train = {client: card.train_examples for client, card in cards.items()}
+        test = {client: card.test_examples for client, card in cards.items()}
+        return replace(self, train_examples=train, test_examples=test)
 
 
 def clients_by_name(grid: Grid) -> ReadyClients:
