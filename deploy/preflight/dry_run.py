@@ -109,6 +109,9 @@ def judge_folder(path: Path, report: Any, *, has_list: bool) -> Iterator[Finding
     if missing:
         remedy = remedy or f"no picture to train on of: {', '.join(map(printable_name, missing))}"
     yield Finding("data", verdict, sentence + "; ".join(parts), remedy)
+    if report.left_out:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report.left_out.items())
+        yield Finding("data", "note", f"not used: {kinds}", "move them if they are to be used")
     if report.skipped and not any(report.skipped[0][0] in each for each in report.problems):
         lines = [f"{printable_name(name)}: {reason}" for name, reason in report.skipped[:LISTED]]
         more = len(report.skipped) - len(lines)

@@ -40,7 +40,7 @@ THREADS = 4
 HEADER_BYTES = 1 << 10  # memory per file while the headers are read
 BATCH_BYTES = 1 << 26  # of decoded images that wait to be written
 LISTED = 20  # unusable files named in a message; meta.json of the cache lists all
-VERSION = 2  # part of the cache key; increase it when the same files give other pixels
+VERSION = 3  # part of the cache key; increase it when the same files give other pixels
 
 T = TypeVar("T")
 

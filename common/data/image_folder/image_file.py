@@ -34,6 +34,8 @@ MAX_PIXELS = 64 * 1024 * 1024  # a larger image is refused by its header
 MAX_BYTES = 5 * MAX_PIXELS  # of a file; enough for uncompressed 32-bit pixels
 LARGE = 4 * 1024 * 1024  # pixels; larger images are decoded one at a time, to bound the memory
 GREY_MODES = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
+ORIENTATION = 0x0112  # tag of EXIF
+QUARTER_TURNS = range(5, 9)  # values of the orientation that exchange height and width
 INTEGER_PEAKS = (4095, 65535, 2**31 - 1)
 Size: TypeAlias = tuple[int, int]  # height, width
 
@@ -62,13 +64,15 @@ def quiet() -> Iterator[None]:
 
 
 def read_header(path: Path) -> Header:
-    """Return size and kind of an image without decoding it.
+    """Return the size of an image as viewers show it, and its kind, without decoding it.
 
     Raises:
         UnusableImageError: not an image, not readable, or larger than MAX_PIXELS.
     """
     with _opened(path) as image:
-        return Header((image.height, image.width), image.mode in GREY_MODES)
+        size = (image.height, image.width)
+        turned = image.getexif().get(ORIENTATION, 1) in QUARTER_TURNS
+        return Header(size[::-1] if turned else size, image.mode in GREY_MODES)
 
 
 def read_pixels(path: Path, size: Size, *, grey: bool) -> NDArray[np.uint8]:

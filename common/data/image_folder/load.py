@@ -5,7 +5,7 @@ and folders are on further lines, which stay on this machine.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.data.dataset import Dataset
@@ -38,6 +38,8 @@ def load_folder(path: Path, options: FolderOptions | None = None) -> Dataset:
             "%d of %d files in %s are skipped; %s says which and why",
             *(len(skipped), total, path, cache.folder / META),
         )
+    if contents.left_out:
+        logger.warning("%s: not used: %s", path, left_out_text(contents.left_out))
     channels = cache.images.shape[1]
     return Dataset(
         name=f"folder:{path}",
@@ -50,6 +52,11 @@ def load_folder(path: Path, options: FolderOptions | None = None) -> Dataset:
         flip=options.flip,
         skipped=skipped,
     )
+
+
+def left_out_text(left_out: Mapping[str, int]) -> str:
+    """Return the numbers of files that are not used, in one line."""
+    return ", ".join(f"{count} {kind}" for kind, count in left_out.items())
 
 
 def unknown_classes(path: Path, contents: FolderContents) -> str:

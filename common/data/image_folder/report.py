@@ -24,6 +24,7 @@ class FolderReport:
             class without images has 0.
         files: number of files in known class folders, usable or not.
         skipped: (file, reason) of every unusable file.
+        left_out: number of files that are not used although they could be read, by kind.
         smallest: height and width of the smallest image in pixels, before scaling.
         largest: height and width of the largest image in pixels, before scaling.
         grey: number of grey images.
@@ -39,6 +40,7 @@ class FolderReport:
     grey: int
     shape: tuple[int, int, int]
     problems: tuple[str, ...]
+    left_out: Mapping[str, int]
 
     @property
     def usable(self) -> int:
@@ -76,6 +78,7 @@ def inspect_folder(path: Path, options: FolderOptions | None = None) -> FolderRe
         grey=cache.meta["grey"],
         shape=(channels, height, width),
         problems=tuple(problems),
+        left_out=contents.left_out,
     )
 
 

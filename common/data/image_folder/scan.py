@@ -3,15 +3,26 @@
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.data.image_folder.layout_check import refuse_misread_layout
 from common.errors import DataError, did_you_mean
 
 PARTS = ("train", "test")
 SUFFIXES = {f".{s}" for s in ("jpg", "jpeg", "png", "ppm", "bmp", "tif", "tiff", "webp", "gif")}
 LEFT_BEHIND = {"thumbs.db", "desktop.ini", "__macosx"}  # created by file managers
+COMPANION = "._"  # prefix of the companion that macOS writes beside a file on foreign disks
+OTHER_KINDS = {  # files that often lie beside images and are none
+    f".{s}"
+    for s in (
+        *("json", "jsonl", "xml", "txt", "csv", "tsv", "yaml", "yml", "toml", "ini", "md", "html"),
+        *("log", "pdf", "doc", "docx", "xls", "xlsx", "npy", "npz", "pkl", "pt", "h5", "db"),
+        *("zip", "tar", "gz", "7z", "py", "ipynb", "sh", "mp4", "avi", "mov", "wav", "mp3"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +42,13 @@ class FolderContents:
         files: files of known classes, sorted by part (train first), class and name.
         classes: the federation's class list, or without one the names of the folders.
         unknown: class folders with files that are no class of the federation, each with a hint.
+        left_out: number of files that are not used, by a description of their kind or folder.
     """
 
     files: tuple[ImageFile, ...]
     classes: tuple[str, ...]
     unknown: tuple[str, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
@@ -46,8 +59,10 @@ def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
     - A class folder includes its subfolders, but not links to folders. Such a link is listed as
       an unusable file.
     - Links to files, and class folders that are links, are followed wherever they lead.
-    - Ignored are hidden and empty folders, files outside of class folders, and hidden files
-      without the suffix of an image.
+    - Ignored are hidden and empty folders, files outside of class folders, the companions "._*"
+      of macOS, and hidden files without the suffix of an image.
+    - Not used and counted are files in class folders whose suffix says that they are no images,
+      and files in folders beside train and test.
 
     Args:
         path: the folder.
@@ -56,8 +71,9 @@ def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
     Raises:
         DataError: the folder is missing, has no files, or its layout is ambiguous.
     """
+    left_out: Counter[str] = Counter()
     try:
-        found = _by_class(path)
+        found = _by_class(path, left_out)
     except OSError as error:
         raise DataError(
             f"cannot list a folder of images: {error.strerror}; make it readable\n"
@@ -67,6 +83,8 @@ def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
     known = tuple(classes or names)
     if not classes and (odd := [printable_name(name) for name in names if not name.isprintable()]):
         raise DataError(f"folder names with unprintable characters: {', '.join(odd)}; rename them")
+    if not classes:
+        refuse_misread_layout(path, _below_class(found))
     labels = {normalised_name(name): label for label, name in enumerate(known)}
     files = [
         ImageFile(member, labels[name], part)
@@ -76,7 +94,7 @@ def scan_folder(path: Path, classes: Sequence[str] | None) -> FolderContents:
     ]
     files.sort(key=lambda file: (PARTS.index(file.part), file.label, file.name))
     unknown = tuple(f'"{printable_name(n)}"{_hint(n, known)}' for n in names if n not in labels)
-    return FolderContents(tuple(files), known, unknown)
+    return FolderContents(tuple(files), known, unknown, dict(sorted(left_out.items())))
 
 
 def normalised_name(name: str) -> str:
@@ -98,7 +116,17 @@ def file_fingerprint(root: Path, name: str) -> list[str | int]:
     return [name, status.st_size, status.st_mtime_ns, status.st_mode]
 
 
-def _by_class(path: Path) -> dict[tuple[str, str], list[str]]:
+def _below_class(found: Mapping[tuple[str, str], Sequence[str]]) -> dict[str, list[str]]:
+    """Return the files of each class, relative to the class folder, in all parts."""
+    below: dict[str, list[str]] = {}
+    for (_, name), members in found.items():
+        for member in members:
+            start = normalised_name(member).index(f"{name}/") + len(name) + 1
+            below.setdefault(name, []).append(normalised_name(member)[start:])
+    return below
+
+
+def _by_class(path: Path, left_out: Counter[str]) -> dict[tuple[str, str], list[str]]:
     """Return the names, relative to `path`, of the files of each (part, class) that has any."""
     if not path.is_dir():
         raise _no_data_set("the folder of images is missing or is no folder", path)
@@ -107,12 +135,16 @@ def _by_class(path: Path) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {}
     for part, prefix in prefixes.items():
         for folder in _class_folders(path / prefix):
-            if members := list(_members(path, prefix + folder)):
+            if members := list(_members(path, prefix + folder, left_out)):
                 found.setdefault((part, normalised_name(folder)), []).extend(members)
     if not found:
         raise _no_data_set("the folder of images has no file in any class folder", path)
     if not in_parts and (parts := [n for _, n in found if n.strip().casefold() in PARTS]):
         raise _no_data_set(f'there is a folder "{parts[0]}", but no folder "train"', path)
+    if in_parts:
+        for folder in sorted(set(_class_folders(path)) - set(PARTS)):
+            if count := sum(1 for _ in _members(path, folder, Counter())):
+                left_out[f'files in the folder "{printable_name(folder)}" beside train'] += count
     return found
 
 
@@ -128,7 +160,7 @@ def _class_folders(part: Path) -> list[str]:
     return [folder.name for folder in inside if not _ignored(folder.name) and folder.is_dir()]
 
 
-def _members(root: Path, folder: str) -> Iterator[str]:
+def _members(root: Path, folder: str, left_out: Counter[str]) -> Iterator[str]:
     def refuse(error: OSError) -> None:
         raise error
 
@@ -138,7 +170,12 @@ def _members(root: Path, folder: str) -> Iterator[str]:
         folders[:] = [name for name in seen if not os.path.islink(f"{where}/{name}")]  # noqa: PTH114
         links = set(seen) - set(folders)
         for name in (*names, *links):
-            if not _ignored(name) or Path(name).suffix.lower() in SUFFIXES:
+            suffix = Path(name).suffix.lower()
+            if name.startswith(COMPANION) or (_ignored(name) and suffix not in SUFFIXES):
+                continue
+            if suffix in OTHER_KINDS:
+                left_out[f"{suffix} files"] += 1
+            else:
                 yield f"{inside}/{name}"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from common.data.dataset import Dataset, pixel_statistics
 from common.data.image_folder import FolderOptions, load_folder
+from common.data.image_folder.layout_check import refuse_single_class
 from common.data.sources.cifar import CIFAR10, CIFAR100
 from common.data.sources.idx import FASHION_MNIST
 from common.errors import DataError, did_you_mean
@@ -46,7 +47,10 @@ def load(
             files to put where.
     """
     if name.startswith(FOLDER):
-        return load_folder(Path(name.removeprefix(FOLDER)).expanduser(), folder)
+        path = Path(name.removeprefix(FOLDER)).expanduser()
+        data = load_folder(path, folder)
+        refuse_single_class(path, data.classes)
+        return data
     if name not in SOURCES:
         raise DataError(
             f'no data set is named "{name}"{did_you_mean(name, SOURCES)}; known: '
