@@ -27,6 +27,7 @@ from common.rng import stream
 MAX_TRIES = 200
 MAX_DRAWS = 10_000_000  # limits the tries when clients x classes is large
 DEFAULT_FLOOR = 20
+NEAR_IID = 10.0  # above this alpha the mixes of dirichlet-client follow the sizes of the classes
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,19 @@ def dirichlet_client(
     differs between classes. A client gets its missing samples from the other classes in its mix,
     in their proportion, and then from the class with the most samples left. So it keeps few
     classes, and as many samples as possible follow the drawn mixes.
+
+    The draw prefers no class, so equal mixes ask for more of a rare class than there is. Above
+    alpha = 10, where clients should be alike, a mix is weighted by the sizes of the classes.
+    Smaller values keep the unweighted draw, which earlier results used.
     """
     _check(labels, clients, classes, options)
     left = np.bincount(labels, minlength=classes)
     sizes = np.bincount(equal_runs(len(labels), clients), minlength=clients)
-    wanted = whole(client_mixes(clients, classes, seed, options.alpha), sizes)
+    mixes = client_mixes(clients, classes, seed, options.alpha)
+    if options.alpha > NEAR_IID:
+        mixes = mixes * left
+        mixes /= mixes.sum(axis=1, keepdims=True)
+    wanted = whole(mixes, sizes)
     rng = stream(seed, "partition", "dirichlet-client")
     counts = np.zeros_like(wanted)
     for label in range(classes):

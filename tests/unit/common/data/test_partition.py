@@ -247,3 +247,23 @@ def test_dirichlet_shares_have_the_moments_of_the_distribution(alpha: float) -> 
     assert_allclose(shares.sum(axis=1), 1)
     assert_allclose(shares.mean(axis=0), 0.25, atol=0.01)
     assert_allclose(shares.var(axis=0), 3 / (16 * (4 * alpha + 1)), rtol=0.05)
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "dirichlet-client", "iid"])
+@pytest.mark.parametrize("supplies", [(700, 200, 100), (400, 300, 200, 100), (250, 250, 250, 250)])
+@pytest.mark.parametrize("clients", [10, 20])
+def test_a_large_alpha_is_iid_in_every_partition(
+    name: str, supplies: tuple[int, ...], clients: int
+) -> None:
+    """A client held 98 % of one class, as reported in issue 1 of FAFI_ICML25.
+
+    Tolerance: every share of a class at a client is within 0.1 of the class's share, or within
+    0.2 for the random draw of iid, whose deviation is sqrt(p (1 - p) / 50).
+    """
+    labels = np.repeat(np.arange(len(supplies)), supplies)
+    options = PartitionOptions(alpha=1e6)
+    parts = deal(name, labels, clients=clients, classes=len(supplies), seed=3, options=options)
+    tolerance = 0.2 if name == "iid" else 0.1
+    for part in parts:
+        shares = np.bincount(labels[part], minlength=len(supplies)) / len(part)
+        assert np.abs(shares - np.array(supplies) / sum(supplies)).max() <= tolerance

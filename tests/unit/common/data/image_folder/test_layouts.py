@@ -81,7 +81,7 @@ def test_a_folder_beside_train_is_counted_and_said(
 def test_files_that_are_no_images_are_counted_apart_from_bad_images(
     tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They were refused as "120 of 240 bad": https://github.com/OpenNeuroOrg/openneuro/issues/2520."""
+    """They were refused as "120 of 240 bad". OpenNeuro has a like report, issue 2520."""
     pets(tmp_path)
     for path in list(tmp_path.rglob("*.png")):
         path.with_suffix(suffix).write_text("{}")
