@@ -84,6 +84,7 @@ def _serve(grid: Grid, config: RunConfig, run_dir: RunDir) -> ServerState[object
             logger.warning(warning)
         for record in read_records(run_dir.path):
             strategy.training.remember(record)
+            begin -= sum(record.seconds.values())  # the outcome counts earlier starts as well
         with saving_class_counts(run_dir.path, config) if deals else nullcontext():
             strategy.start(grid, first, num_rounds=config.rounds, timeout=timeout)
         assert strategy.state is not None

@@ -70,8 +70,19 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint of --name.")
     ] = False,
+    from_round: Annotated[
+        int,
+        typer.Option(
+            "--from-round",
+            metavar="ROUND",
+            min=0,
+            help="With --resume: go on from the checkpoint of this round. 0: the newest one.",
+        ),
+    ] = 0,
 ) -> None:
     """Run one method and end with its summary."""
+    if from_round and not resume:
+        raise typer.BadParameter("--from-round needs --resume")
     own: dict[str, Any] = {"resume": True} if resume else {}
     own |= {"method": method} if method else {}
     own |= {"name": name} if name else {}
@@ -85,6 +96,10 @@ def run(
         stamped = f"{chosen.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         chosen = run_config(config, pairs, {**own, "name": stamped})
     folder = Path(chosen.out) / chosen.name
+    if from_round:
+        from server_app.run_dir.run_dir import RunDir
+
+        RunDir.rewind(folder, from_round)
     run_methods([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 

@@ -71,7 +71,7 @@ class Training:
             cohort = Cohort(server_round, sent.lr, exchange.federation_size, tuple(checked.updates))
             void, step = self._advance(before, cohort)
             if step:
-                self.limits.remember(checked.lengths.values())
+                self.limits.remember(checked.lengths)
                 report, diagnostics = step.report, self._diagnostics(diagnose, before, cohort, step)
         record = RoundRecord(
             round=server_round,
@@ -97,7 +97,7 @@ class Training:
     def remember(self, record: RoundRecord) -> None:
         """Take the lengths of an earlier round's updates from its record, before a resume."""
         if not record.void:
-            self.limits.remember(record.lengths.values())
+            self.limits.remember(record.lengths)
 
     def count_void(self, record: RoundRecord) -> None:
         """Count the void rounds in a row.
@@ -118,8 +118,17 @@ class Training:
             raise AggregationError(
                 f"{self.void_rounds} void rounds in a row, the last one because {record.void}"
                 f"{f' ({reasons})' if reasons else ''}; the model is that of round "
-                f"{self.model.current_state.round}"
+                f"{self.model.current_state.round}{self._suspect(record)}"
             )
+
+    def _suspect(self, record: RoundRecord) -> str:
+        """Return what to do if no client could train from the model."""
+        if record.replied or not self.limits.longest:
+            return ""
+        return (
+            f", and {self.limits.longest}. If its update spoiled the model, revoke the client and "
+            "go on from an earlier checkpoint with --resume --from-round ROUND"
+        )
 
     def _check(
         self,

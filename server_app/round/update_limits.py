@@ -6,7 +6,7 @@ no update that it accepts.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import TypeAlias
 
@@ -31,10 +31,12 @@ class UpdateLimits:
     def __init__(self, max_ratio: float, max_norm: float) -> None:
         self.max_ratio, self.max_norm = max_ratio, max_norm
         self._earlier: dict[str, deque[float]] = {}
+        self._newest: Mapping[ClientId, float] = {}  # of the displacements of the last step
 
-    def remember(self, accepted: Iterable[Lengths]) -> None:
+    def remember(self, accepted: Mapping[ClientId, Lengths]) -> None:
         """Keep the lengths of a round's accepted updates, for the next small cohorts."""
-        for lengths in accepted:
+        self._newest = {client: lengths[UPDATE] for client, lengths in accepted.items()}
+        for lengths in accepted.values():
             for name, length in lengths.items():
                 self._earlier.setdefault(name, deque(maxlen=MEMORY)).append(length)
 
@@ -52,6 +54,18 @@ class UpdateLimits:
                     reasons[client] = reason
                     break
         return reasons
+
+    @property
+    def longest(self) -> str:
+        """A sentence about the longest update of the last step, "" without any."""
+        if not self._newest:
+            return ""
+        client = max(self._newest, key=lambda name: self._newest[name])
+        others = median_low(self._newest.values())
+        return (
+            f"the longest update in it came from client {client}: {self._newest[client]:.3g}, and "
+            f"the median is {others:.3g}"
+        )
 
     def _medians(self, cohort: Sequence[Lengths]) -> dict[str, float]:
         """Return the median length of each vector, without the names that have too few lengths.

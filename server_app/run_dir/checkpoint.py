@@ -26,6 +26,7 @@ from server_app.state.server_state import ServerState
 # 2: FedPCD's and FedFV's products are in the order of `rates`, which 1 had sorted as `seen` is.
 FORMAT, READABLE = 2, (1, 2)
 PATTERN = "round-*.ckpt"
+DISCARDED = "discarded"  # folder of the checkpoints that a rewind put aside
 
 
 def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) -> Path:
@@ -55,6 +56,26 @@ def save(folder: Path, state: ServerState[Any], *, fingerprint: str, keep: int) 
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error}") from error
     return path
+
+
+def rewind(folder: Path, round: int) -> None:  # noqa: A002
+    """Make the checkpoint of this round the newest one. Later ones move to `discarded/`.
+
+    Args:
+        folder: the directory of the checkpoints.
+        round: number of the round.
+
+    Raises:
+        CheckpointError: there is no checkpoint of this round. The message lists those there are.
+    """
+    rounds = {int(path.stem.removeprefix("round-")): path for path in folder.glob(PATTERN)}
+    if round not in rounds:
+        listed = ", ".join(map(str, sorted(rounds))) or "none"
+        raise CheckpointError(f"{folder} has no checkpoint of round {round}; there are: {listed}")
+    for number, path in rounds.items():
+        if number > round:
+            (folder / DISCARDED).mkdir(exist_ok=True)
+            path.replace(folder / DISCARDED / path.name)
 
 
 @dataclass(frozen=True)

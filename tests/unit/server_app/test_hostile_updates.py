@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Array, MetricRecord, RecordDict
 from numpy.testing import assert_array_equal
 
+from common.errors import AggregationError
 from common.methods import FedAvg, FedPCD, FedPVR, Method, Scaffold
 from common.types import Vector
 from common.wire.arrays import WEIGHTS
@@ -17,7 +18,7 @@ from common.wire.messages import TrainReply
 from common.wire.reply_metrics import CORRECT, EXAMPLES
 from server_app.round.ready_clients import ReadyClients
 from server_app.round.update_limits import MEMORY, UPDATE, UpdateLimits
-from tests.builders import Federation, changed, silent
+from tests.builders import Federation, changed, failing, silent
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 MANY: list[Method[Any]] = [FedAvg(), FedPCD(), FedPVR(), Scaffold()]
@@ -109,6 +110,10 @@ def length(value: float) -> dict[str, float]:
     return {UPDATE: value}
 
 
+def by_name(*lengths: dict[str, float]) -> dict[str, dict[str, float]]:
+    return {str(k): value for k, value in enumerate(lengths)}
+
+
 def test_two_clients_alone_are_not_judged_and_three_are() -> None:
     limits = UpdateLimits(100.0, 0.0)
     assert limits.refusals({"a": length(1.0), "b": length(1e6)}) == {}
@@ -117,7 +122,7 @@ def test_two_clients_alone_are_not_judged_and_three_are() -> None:
 
 def test_a_small_cohort_is_compared_with_earlier_rounds() -> None:
     limits = UpdateLimits(100.0, 0.0)
-    limits.remember([length(1.0), length(2.0), length(3.0)])
+    limits.remember(by_name(length(1.0), length(2.0), length(3.0)))
     assert list(limits.refusals({"a": length(1e6)})) == ["a"]
     assert limits.refusals({"a": length(150.0)}) == {}
     assert limits.refusals({"a": length(1e-9)}) == {}
@@ -125,8 +130,8 @@ def test_a_small_cohort_is_compared_with_earlier_rounds() -> None:
 
 def test_only_the_newest_lengths_are_remembered() -> None:
     limits = UpdateLimits(100.0, 0.0)
-    limits.remember([length(1.0)] * MEMORY)
-    limits.remember([length(1e4)] * MEMORY)
+    limits.remember(by_name(*[length(1.0)] * MEMORY))
+    limits.remember(by_name(*[length(1e4)] * MEMORY))
     assert limits.refusals({"a": length(1e5)}) == {}
 
 
@@ -254,3 +259,15 @@ def test_a_resumed_run_judges_a_small_cohort_as_the_run_would_have() -> None:
     for federation in (run, resumed):
         federation.train(3, {"1": changed(scaled(1e6, federation))})
     assert run.record.dropped == resumed.record.dropped != {}
+
+
+# ---------------------------------------------------------------- a spoiled model
+
+
+def test_when_nobody_can_train_the_message_names_the_client_with_the_longest_update() -> None:
+    federation = Federation(FedAvg(), clients=3, max_update_ratio=0.0, max_void_rounds=1)
+    federation.train(1, {"1": changed(scaled(1e6, federation))})
+    with pytest.raises(AggregationError) as caught:
+        federation.train(2, dict.fromkeys("012", failing("the loss became nan")))
+    assert "the longest update in it came from client 1: " in str(caught.value)
+    assert "--resume --from-round ROUND" in str(caught.value)
