@@ -1,7 +1,7 @@
 """Where a run happens: in this process, in Flower's simulation engine, or on real nodes.
 
-An engine's module is imported when a run starts in it: whoever starts a run elsewhere would wait
-a second for torch, which only the process that trains needs.
+An engine's module is imported when a run starts in it, because its import loads torch. That takes a
+second, and only the process that trains needs torch.
 """
 
 import os

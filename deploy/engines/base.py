@@ -1,4 +1,4 @@
-"""What an engine is: it starts a run and can be asked and told about it."""
+"""The interface of an engine, which starts a run and controls it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from deploy.federation.superlink_client import SuperLinkClient
 
 @dataclass(frozen=True)
 class Resources:
-    """What a run may use of this machine.
+    """The resources that a run may use.
 
     Attributes:
         workers: clients that run at the same time.
         client_gpus: share of a GPU that each of them gets.
-        link: the SuperLink whose nodes train; the other engines need none.
+        link: the SuperLink whose nodes train. The other engines need none.
     """
 
     workers: int
@@ -33,7 +33,7 @@ class Job(Protocol):
         """End it, and everything that it started, now."""
 
     def why_it_ended(self) -> str:
-        """What is known when it ended without an outcome."""
+        """The reason why the run ended without an outcome, as far as it is known."""
 
 
 Engine = Callable[[RunConfig, Resources], Job]

@@ -11,7 +11,7 @@ logger = logging.getLogger("flwr")
 
 
 def answer(app: ClientApp, message: Message, context: Context) -> Message:
-    """Return a client's reply; what it raises goes into the log, and into the reply in short."""
+    """Return a client's reply. An exception goes into the log, and into the reply in short."""
     try:
         reply = app(message, context)
         if not isinstance(reply, Message):

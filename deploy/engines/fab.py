@@ -17,8 +17,8 @@ LARGEST = 1 << 20  # bytes of source; ours are a quarter of it
 def app_folder(home: Path) -> Path:
     """Write the app below `home` and return its folder, to be given to `flwr run`.
 
-    Only Python files of the installed packages go in: whatever else lies beside them, a virtual
-    environment or pictures, stays where it is.
+    It contains only the Python files of the installed packages, and no virtual environment or
+    pictures next to them.
 
     Raises:
         DeployError: a package is not installed as files, or somebody put much more into it.

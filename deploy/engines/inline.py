@@ -28,7 +28,7 @@ class InlineGrid(Grid):
 
     Args:
         client_app: the app that every node runs.
-        nodes: number of nodes; node i holds partition i.
+        nodes: number of nodes. Node i holds partition i.
         run_config: what clients find in their context.
         workers: clients that run at the same time.
     """
@@ -73,7 +73,7 @@ class InlineGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """Make a message; Flower keeps this for older apps."""
+        """Make a message. Flower keeps this for older apps."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -137,7 +137,7 @@ class InlineJob:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Let the clients that train now finish, for a while; the command's end ends the rest."""
+        """Wait a few seconds for the clients that train. The command's end ends the others."""
         self._grid.stop.set()
         self._thread.join(GRACE_SECONDS)
 

@@ -1,7 +1,7 @@
 """Watches a run from outside: reads what the run appends to its directory and shows it.
 
-The engine may run in another process or on another machine; the only interface is the run
-directory's records and outcome.
+The engine may run in another process or on another machine. The only interface is the records and
+the outcome in the run directory.
 """
 
 import os
@@ -33,7 +33,7 @@ class Tail:
     """Reads each record of a growing file once, by offset.
 
     A line counts once its newline is there. When a resume has cut the file, it is read from the
-    start again; rounds seen before are skipped, for a resumed run repeats them bit for bit.
+    start again. Rounds seen before are skipped, because a resumed run repeats them bit for bit.
     """
 
     def __init__(self, path: Path, after: int = -1) -> None:
@@ -101,7 +101,7 @@ class RunProgress:
 
 
 def lines_about(record: RoundRecord, label: str, total_rounds: int) -> Iterator[str]:
-    """Yield the plain lines that a round deserves: drops, void, evaluation; often none."""
+    """Yield the lines to print about a round, if any: dropped clients, void, evaluation."""
     here = f"{label}: round {record.round}/{total_rounds}"
     for client, reason in record.dropped.items():
         yield f"{here}: client {client} dropped: {reason}"
@@ -186,12 +186,12 @@ def follow(
     Ctrl-C leaves through here as KeyboardInterrupt, with the display taken down.
 
     Args:
-        run_dir: the run's directory; need not exist yet. An outcome that an earlier part of the
+        run_dir: the run's directory. It need not exist yet. An outcome that an earlier part of the
             run left there ends this at once: clear it before the run goes on.
         label: what the run is called on the screen.
         total_rounds: the last round's number.
         poll: seconds between two looks.
-        is_alive: whether whoever does the run is still there.
+        is_alive: returns whether the engine is still running.
         console: where to show it.
         after: rounds up to this one were shown before the run was resumed.
 
@@ -231,7 +231,7 @@ class Screen(Protocol):
     """Somewhere to show new records."""
 
     def show(self, records: list[RoundRecord]) -> None:
-        """Show these records, none if there is nothing new; called at each look."""
+        """Show new records. It is called at each poll, also without records."""
 
 
 @dataclass(frozen=True)

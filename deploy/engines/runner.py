@@ -27,7 +27,7 @@ LAST_WORDS_SECONDS = 0.5  # of an engine whose run is complete
 
 
 def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Resources:
-    """Return what a run may use; 0 workers and no share mean as many as fit.
+    """Return the resources of a run. 0 workers and no share mean as many as fit.
 
     Raises:
         ConfigError: a number is negative or not finite, or a GPU is asked for and there is none.
@@ -59,7 +59,7 @@ def resources(config: RunConfig, workers: int, client_gpus: float | None) -> Res
 def run_experiment(
     config: RunConfig, engine: Engine, given: Resources, console: Console, label: str
 ) -> Outcome:
-    """Run to the end and return how it ended; Ctrl-C ends everything and passes on.
+    """Run to the end and return the outcome. Ctrl-C ends all processes and is raised again.
 
     Other users of this machine cannot read the run directory, see `server.group-access`.
 

@@ -1,7 +1,7 @@
 """The run in Flower's simulation engine, in a process of its own.
 
 The engine is `flwr.simulation.run_simulation`, the one behind `flwr run`, called without the
-SuperLink in between: that leaves no server behind, lets Ray restart a worker that was killed, and
+SuperLink in between: this leaves no server behind, lets Ray restart a worker that was killed, and
 raises in the caller when the ServerApp fails. Flower has announced to remove that call one day,
 which is why the minor version is pinned.
 """
@@ -83,9 +83,9 @@ class SimulationJob:
     def __init__(self, config: RunConfig, resources: Resources) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="fk-", dir=short_temp()))
         order = self.home / "order.json"
-        given = {"workers": resources.workers, "client_gpus": resources.client_gpus}
-        said = {"config": config.to_flat(), "resources": given}
-        order.write_text(json.dumps(said), encoding="utf-8")
+        shares = {"workers": resources.workers, "client_gpus": resources.client_gpus}
+        content = {"config": config.to_flat(), "resources": shares}
+        order.write_text(json.dumps(content), encoding="utf-8")
         self.log = Path(config.out) / config.name / LOG
         self.mark = f"{os.getpid()}-{self.home.name}"
         path = [entry for entry in sys.path if entry]
@@ -110,7 +110,7 @@ class SimulationJob:
             )
 
     def is_alive(self) -> bool:
-        """Whether the child runs; cleans up when it does not."""
+        """Return whether the child runs. Clean up if it does not."""
         if self.process.poll() is None:
             return True
         clear_away(self.mark, str(self.home), GRACE_SECONDS)
@@ -120,7 +120,7 @@ class SimulationJob:
         """Kill the child, Ray, and every worker; remove their temporary files.
 
         Nothing is asked to end by itself: a server that sees its workers go would record that as
-        a round in which they failed. What is on disk is good at any moment.
+        a round in which they failed. The files on disk are valid at any moment.
         """
         clear_away(self.mark, str(self.home))
         self.process.wait()
@@ -136,9 +136,9 @@ class SimulationJob:
             if self.log.exists()
             else []
         )
-        said = [line for line in reversed(lines) if line.strip()]
-        errors = [line for line in said if "Error" in line]
-        last = next(iter(errors + said), "nothing was logged")
+        newest_first = [line for line in reversed(lines) if line.strip()]
+        errors = [line for line in newest_first if "Error" in line]
+        last = next(iter(errors + newest_first), "nothing was logged")
         return f"the engine {how} ({Text.from_ansi(last).plain}); see {self.log}"
 
 
@@ -151,8 +151,9 @@ def short_temp() -> str:
 def family(mark: str, home: str) -> set[psutil.Process]:
     """Return the other live processes of a job, wherever they hang in the process tree.
 
-    They bear the job's mark in their environment or work in its folder; Ray's workers overwrite
-    their environment when they set their title, so both are asked, and whose children they are.
+    They have the job's mark in their environment, or its folder as working directory, or are
+    children of such a process. Ray's workers overwrite their environment when they set their title,
+    so all three are checked.
     """
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
@@ -188,11 +189,11 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Run what the order file says; the body of the child process."""
+    """Run the order of the file. This is the main function of the child process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    said = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    order = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     home = Path(sys.argv[1]).parent
-    simulate(parse(said["config"]), Resources(**said["resources"]), our_app, home)
+    simulate(parse(order["config"]), Resources(**order["resources"]), our_app, home)
 
 
 def our_app() -> ClientApp:
@@ -215,13 +216,13 @@ def simulate(
 
     Args:
         config: the run.
-        resources: what it may use.
+        resources: the resources that it may use.
         load: returns the app that clients run; called in the workers.
         home: folder for temporary files.
     """
     import ray
 
-    # Started here, Ray gives Flower the workers that it starts with; Flower would ask for others.
+    # Started here, Ray gives Flower the workers that it starts with. Flower would ask for others.
     threading.Thread(target=_import_ahead, daemon=True).start()
     ray.init(
         "local",  # never another's cluster, whatever RAY_ADDRESS or a running one says

@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 30.0  # with a ServerApp that is told to stop
 
 
 class SuperLinkJob:
-    """A run on a SuperLink's nodes; a ServerApp that is killed goes on from its checkpoint.
+    """A run on a SuperLink's nodes. A killed ServerApp is replaced and goes on from its checkpoint.
 
     Raises:
         ConfigError: fewer clients are enrolled than the run needs, or it is being served already.
@@ -67,7 +67,7 @@ class SuperLinkJob:
         self._submit(self.config)
 
     def is_alive(self) -> bool:
-        """Whether the run goes on; starts it again if its ServerApp was killed or cut off."""
+        """Return whether the run goes on. Start it again if its ServerApp was killed or cut off."""
         if (outcome := read_outcome(self.folder)) is not None:
             if outcome.status != "stopped":
                 return False
@@ -88,7 +88,7 @@ class SuperLinkJob:
             return True
 
     def _look_closer(self, begun: bool) -> bool:
-        """Ask the SuperLink; a ServerApp that is gone while nobody stopped the run is replaced."""
+        """Ask the SuperLink. Replace a ServerApp that is gone although the run was not stopped."""
         status, why = self._status()
         if read_outcome(self.folder) is not None:
             return False
@@ -121,7 +121,7 @@ class SuperLinkJob:
         return True
 
     def _go_on(self, status: str) -> None:
-        """Hand the run in again; Flower itself takes a minute to miss a ServerApp."""
+        """Submit the run again. Flower itself takes a minute to miss a ServerApp."""
         self.restarts += 1
         if not status.startswith(FINISHED):
             self.link.flwr("stop", str(self.run_id))
@@ -148,17 +148,16 @@ class SuperLinkJob:
     def _submit(self, config: RunConfig) -> None:
         home = Path(tempfile.mkdtemp(prefix="fedkeel-app-"))
         try:
-            given = home / "run.toml"
-            given.write_text(tomli_w.dumps(nested(config.to_flat())), encoding="utf-8")
-            said = self.link.flwr("run", str(app_folder(home)), "--run-config", str(given))
+            config_file = home / "run.toml"
+            config_file.write_text(tomli_w.dumps(nested(config.to_flat())), encoding="utf-8")
+            answer = self.link.flwr("run", str(app_folder(home)), "--run-config", str(config_file))
         finally:
             shutil.rmtree(home, ignore_errors=True)
-        self.run_id = int(said["run-id"])
+        self.run_id = int(answer["run-id"])
         self._begun, self._stopped = time.time(), None
 
     def _status(self) -> tuple[str, str]:
-        said = self.link.flwr("ls", "--run-id", str(self.run_id))
-        run = said["runs"][0]
+        [run] = self.link.flwr("ls", "--run-id", str(self.run_id))["runs"]
         return str(run["status"]), str(run.get("status-details") or "")
 
 

@@ -1,7 +1,7 @@
 """Notice that the run a node works for has ended, so that the work for it can be ended too.
 
-Flower tells a SuperNode nothing about the end of a run while a ClientApp works: the process would
-train to its end, and the node would take no message of another run until then.
+While a ClientApp works, Flower does not tell its SuperNode that the run has ended. The process
+would train to the end, and until then the node would take no message of another run.
 """
 
 import threading

@@ -19,7 +19,7 @@ DISK_FULL = "the disk is full: make room (df -h)"
 
 @dataclass(frozen=True)
 class NodeLogState:
-    """What the log lines of one start of a node say so far.
+    """The state of a node, read from its log lines since its start.
 
     Attributes:
         connected: whether the server accepted the node.

@@ -61,7 +61,7 @@ def judge_key(name: str, path: Path, fingerprint: str, *, is_new: bool) -> Findi
 
 @contextmanager
 def key_lock(path: Path) -> Iterator[bool]:
-    """Lock a key for this process; yield False if another process has it."""
+    """Lock a key for this process. Yield False if another process has it."""
     with path.open("rb") as file:
         yield lock(file.fileno(), wait=False)
 
@@ -104,12 +104,12 @@ def check_shared_memory() -> Iterator[Finding]:
 
 
 def run_in_child(what: str, order: DryRunTask, seconds: float | None = None) -> list[Finding]:
-    """Have a process of its own try something and return its findings; none of it stays.
+    """Run one check in a child process and return its findings.
 
     Args:
         what: "data" or "step", as deploy.preflight.dry_run has it.
-        order: what to try.
-        seconds: after so many it is killed; None takes those of SECONDS.
+        order: the task of the child.
+        seconds: time limit, after which the child is killed. None takes the limit of SECONDS.
     """
     seconds = SECONDS[what] if seconds is None else seconds
     topic = "training step" if what == "step" else what
@@ -135,8 +135,10 @@ def run_in_child(what: str, order: DryRunTask, seconds: float | None = None) -> 
         _kill(child)
     findings = [Finding(**json.loads(line)) for line in out.splitlines() if line[:1] == b"{"]
     if is_late:
-        said = f"nothing came of it within {seconds:g} s, and it was killed"
-        findings.append(Finding(topic, "problem", said, "look at the driver and the disk (dmesg)"))
+        sentence = f"it did not end within {seconds:g} s and was killed"
+        findings.append(
+            Finding(topic, "problem", sentence, "look at the driver and the disk (dmesg)")
+        )
     elif child.returncode:
         findings.append(_judge_end(topic, child.returncode, err.decode(errors="replace")))
     return findings

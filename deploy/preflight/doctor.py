@@ -1,6 +1,6 @@
 """Looks at this machine and says in plain words what FedKeel can do on it, and what to mend.
 
-Each check measures something and hands it to a small judge; the judges are pure.
+Each check measures a value and passes it to a judge. The judges are pure functions.
 """
 
 import importlib
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def machine_findings() -> list[Finding]:
-    """Run every check; takes a few seconds, for torch and Ray are really imported."""
+    """Run every check. It takes a few seconds, because torch and Ray are imported."""
     return [finding for check in CHECKS for finding in run_check(check)]
 
 
@@ -63,7 +63,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def judge_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
-    """Judge versions by package name; None is a package that is not there."""
+    """Judge versions by package name. None means that the package is missing."""
     absent = [package for package, version in installed.items() if version is None]
     missing = [package for package in absent if package not in DISPENSABLE]
     spared = [package for package in absent if package in DISPENSABLE]

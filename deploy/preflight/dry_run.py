@@ -1,8 +1,8 @@
 """Try a client's work in a process of its own: `python -m deploy.preflight.dry_run data|step`.
 
-The order comes as JSON on standard input; each finding goes as a line of JSON to standard output.
-So a picture that breaks a decoder or a driver that hangs ends this process and not the one that
-asks, and neither torch nor Flower stays in the memory of a small machine.
+The task comes as JSON on standard input. Each finding goes to standard output as a line of JSON. A
+picture that breaks a decoder, or a driver that hangs, then ends this process only. Neither torch
+nor Flower stays in the memory of a small machine.
 """
 
 import json
@@ -22,7 +22,7 @@ MEND = "mend it, then run this again"
 
 @dataclass(frozen=True)
 class DryRunTask:
-    """What to try.
+    """The task of a dry run.
 
     Attributes:
         data: the client's folder, "" for none.
@@ -36,7 +36,7 @@ class DryRunTask:
 
     @property
     def node_config(self) -> Mapping[str, Any]:
-        """What the client app will be told of this machine."""
+        """The node config that the client app will get."""
         place = {"data": self.data} if self.data else {}
         names = ("partition-id", "num-partitions")
         return {**place, **(dict(zip(names, self.part, strict=True)) if self.part else {})}
@@ -116,8 +116,10 @@ def judge_folder(path: Path, report: Any, *, has_list: bool) -> Iterator[Finding
         lines = [f"{printable_name(name)}: {reason}" for name, reason in report.skipped[:LISTED]]
         more = len(report.skipped) - len(lines)
         lines += [f"and {more} more"] if more else []
-        said = "\n  ".join([f"{len(report.skipped)} files cannot be used:", *lines])
-        yield Finding("data", "note", said, "repair or remove them; they are left out meanwhile")
+        sentence = "\n  ".join([f"{len(report.skipped)} files cannot be used:", *lines])
+        yield Finding(
+            "data", "note", sentence, "repair or remove them; they are left out meanwhile"
+        )
 
 
 def try_step(order: DryRunTask) -> Iterator[Finding]:
@@ -183,20 +185,20 @@ TOPICS = {"data": "data", "step": "training step"}
 
 
 def main(what: str) -> None:
-    """Carry out the order on standard input."""
-    given = json.load(sys.stdin)
-    order = DryRunTask(**{**given, "part": tuple(given["part"])})
+    """Carry out the task on standard input."""
+    fields = json.load(sys.stdin)
+    task = DryRunTask(**{**fields, "part": tuple(fields["part"])})
     try:
-        for finding in TRIES[what](order):
-            _tell(finding)
+        for finding in TRIES[what](task):
+            _write(finding)
     except FedError as error:
-        _tell(Finding(TOPICS[what], "problem", str(error), MEND))
+        _write(Finding(TOPICS[what], "problem", str(error), MEND))
     except Exception as error:  # of torch, of a driver, of the operating system
-        said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        _tell(Finding(TOPICS[what], "problem", said, "report this, with this output"))
+        sentence = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        _write(Finding(TOPICS[what], "problem", sentence, "report this, with this output"))
 
 
-def _tell(finding: Finding) -> None:
+def _write(finding: Finding) -> None:
     sys.stdout.write(json.dumps(asdict(finding)) + "\n")
     sys.stdout.flush()
 

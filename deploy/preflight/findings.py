@@ -1,4 +1,4 @@
-"""What a check finds, and how it is told."""
+"""Findings of checks, and how they are printed."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,10 +38,10 @@ def print_findings(
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        said = Text(finding.sentence)
+        sentence = Text(finding.sentence)
         if finding.remedy:
-            said.append(f"\n-> {finding.remedy}", style="italic")
-        table.add_row(Text(finding.verdict, STYLES[finding.verdict]), Text(finding.topic), said)
+            sentence.append(f"\n-> {finding.remedy}", style="italic")
+        table.add_row(Text(finding.verdict, STYLES[finding.verdict]), Text(finding.topic), sentence)
     console.print(table)
     problems = sum(finding.verdict == "problem" for finding in findings)
     plural = "" if problems == 1 else "s"

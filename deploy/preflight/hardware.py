@@ -1,4 +1,4 @@
-"""Memory, disk and GPU of this machine, measured and judged; the judges are pure."""
+"""Measure and judge memory, disk and GPU of this machine. The judges are pure functions."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def check_memory() -> Iterator[Finding]:
 
 
 def judge_memory(total: int, available: int, limit: int | None) -> Finding:
-    """Judge bytes of memory; a container's limit below the total counts as the total."""
+    """Judge bytes of memory. A container's limit below the total counts as the total."""
     free, sentence = free_memory(total, available, limit)
     workers = int(free / WORKER_MEMORY)
     if workers < 1:
@@ -110,7 +110,7 @@ def check_shared_memory() -> Iterator[Finding]:
 
 
 def judge_shared_memory(size: int) -> Finding:
-    """Judge the size of /dev/shm in bytes; a container gets 64 MB unless it is told otherwise."""
+    """Judge the size of /dev/shm in bytes. Docker gives a container 64 MB by default."""
     sentence = f"/dev/shm holds {gb(size)}"
     if size >= 1 * GB:
         return Finding("shared memory", "ok", sentence)
@@ -167,7 +167,7 @@ def judge_no_gpu(cuda: str | None, driver: bool, why: str) -> Finding:
     Args:
         cuda: the CUDA version torch was built with, None for a build without CUDA.
         driver: whether an NVIDIA driver is installed.
-        why: what torch said about it, "" for nothing.
+        why: torch's error message, "" without one.
     """
     slow = "training runs on the CPU"
     if not driver:

@@ -34,7 +34,7 @@ from deploy.preflight.tls_probe import (
 
 SOON_DAYS = 30
 LARGEST_CA = 2**20  # bytes
-# What Flower's SuperLink accepts of a signature's time stamp, by its own clock.
+# Limits of Flower's SuperLink for the time stamp of a signature, by its own clock.
 MOST_AHEAD, MOST_BEHIND = 5.0, 305.0
 NOTED_AHEAD, NOTED_BEHIND = 2.0, 60.0
 
@@ -70,7 +70,7 @@ def check_server(superlink: str, ca: Path) -> Iterator[Finding]:
 
 
 def judge_address(superlink: str, failure: Exception | None) -> Finding:
-    """Judge the result of a TCP connection; None means that it succeeded."""
+    """Judge the result of a TCP connection. None means that it succeeded."""
     if failure is None:
         return Finding("address", "ok", f"{superlink} can be reached")
     return Finding(
@@ -88,11 +88,11 @@ def judge_proxy(host: str, proxy: SplitResult | None) -> Iterator[Finding]:
 
 
 def read_ca(path: Path, now: datetime) -> tuple[Sequence[x509.Certificate], Finding]:
-    """Return the certificates in the file given as the CA's, none if it will not do, and why."""
+    """Return the CA's certificates in a file, none if it is not usable, and the finding."""
     ask_for = "ask the operator for ca.crt, the certificate of the federation's CA"
 
-    def refused(said: str, remedy: str = ask_for) -> tuple[Sequence[x509.Certificate], Finding]:
-        return (), Finding("ca file", "problem", said, remedy)
+    def refused(sentence: str, remedy: str = ask_for) -> tuple[Sequence[x509.Certificate], Finding]:
+        return (), Finding("ca file", "problem", sentence, remedy)
 
     if path.exists() and not path.is_file():
         return refused(f"{path} is no file")
@@ -105,18 +105,20 @@ def read_ca(path: Path, now: datetime) -> tuple[Sequence[x509.Certificate], Find
         remedy = f"delete it here, tell the operator that it got out, and {ask_for}"
         return refused(f"{path} is a PRIVATE KEY, which belongs on no other machine", remedy)
     try:
-        found = x509.load_pem_x509_certificates(pem)
+        certificates = x509.load_pem_x509_certificates(pem)
     except ValueError:
         return refused(f"{path} is not a certificate in PEM format (-----BEGIN CERTIFICATE-----)")
-    signers = [each for each in found if is_authority(each)]
+    signers = [certificate for certificate in certificates if is_authority(certificate)]
     if not signers:
         return refused(f"{path} is not the certificate of a CA (it may sign no other)")
-    last = max(signers, key=lambda each: each.not_valid_after_utc)
+    last = max(signers, key=lambda signer: signer.not_valid_after_utc)
     if last.not_valid_after_utc < now:
         sentence = f"the CA in {path} expired on {day(last.not_valid_after_utc)}"
         return refused(sentence, f"{clock_hint(now)}; else {ask_for}")
     until = f"valid until {day(last.not_valid_after_utc)}"
-    return found, Finding("ca file", "ok", f"{path}: {last.subject.rfc4514_string()}, {until}")
+    return certificates, Finding(
+        "ca file", "ok", f"{path}: {last.subject.rfc4514_string()}, {until}"
+    )
 
 
 def judge_certificate(
@@ -130,7 +132,7 @@ def judge_certificate(
     Args:
         host: the name that was dialled.
         certificate: the server's certificate.
-        error: the reason why OpenSSL does not trust it; None if it does.
+        error: the reason why OpenSSL does not trust it, None if it does.
         now: the time of this machine.
     """
     if error is not None:
@@ -181,5 +183,5 @@ def judge_clock(ahead: float) -> Finding:
 
 
 def not_checked(topic: str, why: str) -> Finding:
-    """Return the finding about something that another finding keeps from being looked at."""
-    return Finding(topic, "note", f"cannot be told: {why}")
+    """Return the finding of a check that an earlier problem prevents."""
+    return Finding(topic, "note", f"not checked: {why}")

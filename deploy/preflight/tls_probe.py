@@ -29,8 +29,8 @@ class HealthResponse:
 
     Attributes:
         status: the HTTP status.
-        server: what the server calls itself.
-        ahead: seconds that this machine's clock is ahead of the server's; None without a date.
+        server: the Server header.
+        ahead: seconds that this machine's clock is ahead of the server's, None without a date.
         trusted: whether the server's certificate passed.
     """
 
@@ -81,7 +81,7 @@ def open_connection(address: Address) -> socket.socket:
 
 
 def connect_tls(address: Address, context: ssl.SSLContext | None) -> ssl.SSLSocket:
-    """Shake hands within PATIENCE_SECONDS; without a context any certificate will do.
+    """Shake hands within PATIENCE_SECONDS. Without a context any certificate is accepted.
 
     Raises:
         OSError: no connection, no TLS, or a certificate that does not pass.
@@ -105,7 +105,7 @@ def certificate_of(tls: ssl.SSLSocket) -> x509.Certificate:
 
 
 def get_health(tls: ssl.SSLSocket, address: Address, *, trusted: bool) -> HealthResponse | None:
-    """Send GET /health; None when no HTTP comes back."""
+    """Send GET /health. Return None if the answer is not HTTP."""
     connection = http.client.HTTPConnection(*address, timeout=PATIENCE_SECONDS)
     connection.sock = tls
     try:
@@ -126,7 +126,7 @@ def get_health(tls: ssl.SSLSocket, address: Address, *, trusted: bool) -> Health
 
 
 def connection_error(address: Address) -> Exception | None:
-    """Try a TCP connection; return what went wrong, None for nothing."""
+    """Try a TCP connection. Return the error, None for success."""
     try:
         open_connection(address).close()
     except (OSError, UnicodeError) as error:  # a name that cannot be one is a UnicodeError

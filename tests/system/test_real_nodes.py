@@ -24,9 +24,7 @@ from tests.system.odd import Odd
 
 NAMES = ["0", "1", "2"]
 TRAVEL_TWICE = {"fedpcd": (), "fedpvr": ("classifier.",)}  # parts of the model, by method
-METHODS = pytest.mark.parametrize(
-    "method", [pytest.param("fedpcd", marks=pytest.mark.slow), "fedpvr"]
-)
+METHODS = pytest.mark.parametrize("method", ["fedpcd", "fedpvr"])
 MB = 1_000_000
 BIG = 300 * MB
 STOP_SECONDS = 60.0  # in which clients end their work for a stopped run
@@ -44,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, odd: Odd) -> Iterator[Fleet]:
     need_nginx()
     with fleet(tmp_path_factory.mktemp("fleet") / "f") as up:
         up.enroll(*NAMES)
-        up.join(*NAMES, extra=odd.env(quick=True))
+        up.join(*NAMES, extra=odd.env())
         yield up
         for process in (*up.joined.values(), up.server):
             process.popen.send_signal(signal.SIGINT)
@@ -137,6 +135,7 @@ def test_a_run_whose_processes_are_killed_ends_with_the_weights_of_a_simulation(
     assert made.weights("killed") == expected
 
 
+@pytest.mark.slow
 @METHODS
 def test_nodes_give_the_weights_of_the_inline_engine_and_send_the_bytes_of_the_records(
     method: str, made: Fleet, crossed: Callable[[str], dict[str, int]]
@@ -175,6 +174,7 @@ def sizes(made: Fleet, name: str, *prefixes: str | tuple[str, ...]) -> list[int]
     return [sum(n for key, n in bytes_.items() if key.startswith(prefix)) for prefix in prefixes]
 
 
+@pytest.mark.slow
 def test_status_and_clients_show_the_clients_by_name(
     made: Fleet, crossed: Callable[[str], dict[str, int]]
 ) -> None:
