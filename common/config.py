@@ -1,8 +1,8 @@
-"""The run config: parsed once, at the border, into frozen dataclasses.
+"""The run config: parsed once into frozen dataclasses.
 
-The defaults live here and in the methods' own fields; pyproject's [tool.flwr.app.config] is
-their copy, which Flower needs and a test holds equal. Flower hands the config over as one flat
-table with dotted keys ("train.lr"), and so does everything else here.
+The defaults are declared here, in `config_groups` and in the methods. pyproject's
+[tool.flwr.app.config] is a copy that Flower needs, and a test compares both. Flower passes the
+config as one flat table with dotted keys ("train.lr"), and so do the functions below.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,25 +29,25 @@ MODEL_NAMES = ("mlp", "cnn", "vgg11", "resnet8", "resnet18")
 
 @dataclass(frozen=True)
 class RunConfig(Settings):
-    """Everything that a run depends on."""
+    """All settings of a run."""
 
     method: str = setting("fedpcd", "the method", choices=tuple(METHODS))
     model: str = setting("mlp", "the network", choices=MODEL_NAMES)
     rounds: int = setting(30, "rounds of training", low=1)
     clients: int = setting(20, "clients of the federation, N", low=1, high=100_000)
     names: str = setting(
-        "", "names of the clients that are expected, separated by commas; filled in by superlink"
+        "", "names of the expected clients, separated by commas. The engine superlink fills them in"
     )
     participation: float = setting(
         0.25, "share of the clients that train in a round", low=0, high=1, open_low=True
     )
     eval_every: int = setting(
-        5, "rounds between evaluations on all clients; 0: the end only", low=0
+        5, "rounds between evaluations on all clients. 0: after the last round only", low=0
     )
-    seed: int = setting(1, "address of every random draw", low=0)
-    name: str = setting("", "name of the run; empty: method and time")
-    out: str = setting("runs", "folder that holds the runs")
-    resume: bool = setting(False, "go on from the newest checkpoint of the run of this name")
+    seed: int = setting(1, "seed of every random draw", low=0)
+    name: str = setting("", "name of the run. Empty: method and time")
+    out: str = setting("runs", "folder of the run directories")
+    resume: bool = setting(False, "continue the run of this name from its newest checkpoint")
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -64,17 +64,17 @@ class RunConfig(Settings):
 
     @property
     def cohort_size(self) -> int:
-        """Clients asked in a round: int(participation * N), at least 1."""
+        """Number of clients sampled in a round: int(participation * N), at least 1."""
         return cohort_size(self.participation, self.clients)
 
     @property
     def quorum(self) -> int:
-        """Clients that must be ready for a round."""
+        """Number of clients that must be ready for a round."""
         return self.server.quorum or self.clients
 
     @property
     def expected_clients(self) -> tuple[str, ...]:
-        """Names of the clients that should come, as far as they are told."""
+        """Names of the expected clients, as far as they are known."""
         return tuple(name for name in map(str.strip, self.names.split(",")) if name)
 
     def local_lr(self, round: int) -> float:  # noqa: A002
@@ -106,9 +106,9 @@ GROUPS: Mapping[str, type[Settings]] = {
 
 
 def cohort_size(fraction: float, clients: int) -> int:
-    """Return how many of the clients a round asks: int(fraction * N) as in the studies, >= 1.
+    """Return the number of clients sampled in a round: int(fraction * N), at least 1.
 
-    A hair is added first, since 0.29 * 100 is 28.999... as a float.
+    Adds 1e-9 first, because 0.29 * 100 is 28.999... in floating point.
     """
     return max(1, int(fraction * clients + 1e-9))
 

@@ -10,7 +10,7 @@ from common.settings import Settings, setting
 
 @dataclass(frozen=True)
 class DataConfig(Settings):
-    """Which data, and how they are dealt to the clients."""
+    """The data, and how they are dealt to the clients."""
 
     name: str = setting(
         "digits",
@@ -18,19 +18,21 @@ class DataConfig(Settings):
         "each client's own folder",
     )
     classes: str = setting(
-        "", "the federation's classes for own pictures, in order, separated by commas"
+        "", "classes of the federation for data.name = own, in order, separated by commas"
     )
-    channels: int = setting(3, "channels of own pictures: 1 (grey) or 3 (RGB)", choices=(1, 3))
+    channels: int = setting(3, "channels for data.name = own: 1 (grey) or 3 (RGB)", choices=(1, 3))
     max_bad: float = setting(
-        FolderOptions.max_bad, "largest share of unusable files in a folder", low=0, high=1
+        FolderOptions.max_bad,
+        "largest tolerated share of unusable files in a folder",
+        low=0,
+        high=1,
     )
-    root: str = setting(
-        "", "where data sets lie or are downloaded to; empty: $FEDKEEL_DATA or ./data"
-    )
-    download: bool = setting(True, "fetch a missing data set where there is a network")
+    root: str = setting("", "folder of data sets and downloads. Empty: $FEDKEEL_DATA, else ./data")
+    download: bool = setting(True, "download a missing data set")
     image_size: int = setting(
         0,
-        "side of the images of a folder; 0 keeps or chooses it, which own pictures do not allow",
+        "side of the images of a folder in pixels. 0 keeps a common size or chooses one. "
+        "data.name = own needs a side",
         low=0,
         high=4096,
     )
@@ -38,31 +40,36 @@ class DataConfig(Settings):
         "dirichlet-client", "how samples are dealt to clients", choices=tuple(PARTITIONS)
     )
     alpha: float = setting(
-        PartitionOptions.alpha, "Dirichlet concentration; small means skewed", low=0, open_low=True
+        PartitionOptions.alpha,
+        "Dirichlet concentration. A small value gives skewed clients",
+        low=0,
+        open_low=True,
     )
     shards_per_client: int = setting(
-        PartitionOptions.shards_per_client, "for the partition shards", low=1
+        PartitionOptions.shards_per_client,
+        "number of single-label pieces per client, for the partition shards",
+        low=1,
     )
     min_size: int = setting(
-        0, "fewest samples of a client, for the partition dirichlet; 0 chooses it", low=0
+        0, "fewest samples of a client, for the partition dirichlet. 0 chooses the number", low=0
     )
     equal_slices: bool = setting(
         PartitionOptions.equal_slices,
         "re-cut a dirichlet split into equal slices, as the published FedPVR code does",
     )
     test_fraction: float = setting(
-        0.2, "share of a client's samples kept for its test", low=0, high=1, open_high=True
+        0.2, "share of a client's samples for testing", low=0, high=1, open_high=True
     )
     calibration_fraction: float = setting(
-        0.0, "share of a client's samples kept for calibration", low=0, high=1, open_high=True
+        0.0, "share of a client's samples for calibration", low=0, high=1, open_high=True
     )
     min_test: int = setting(
-        MIN_TEST, "fewest test samples of a client, at most half of what it has", low=0
+        MIN_TEST, "fewest test samples of a client, at most half of its samples", low=0
     )
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The federation's class list; empty if the data say it themselves."""
+        """The federation's class list, empty if the data set defines the classes."""
         return tuple(map(str.strip, self.classes.split(","))) if self.classes else ()
 
 
@@ -74,34 +81,36 @@ class TrainConfig(Settings):
     batch_size: int = setting(32, "samples per step", low=1)
     lr: float = setting(0.1, "local learning rate of round 1", low=0, open_low=True)
     lr_decay: float = setting(
-        0.999, "factor on the local learning rate per round", low=0, high=1, open_low=True
+        0.999, "factor of the local learning rate per round", low=0, high=1, open_low=True
     )
     momentum: float = setting(0.0, "heavy-ball momentum", low=0, high=1, open_high=True)
     weight_decay: float = setting(0.0, "L2 penalty", low=0)
-    augment: bool = setting(False, "random crop and, where it makes sense, flip")
+    augment: bool = setting(
+        False, "augment with random crops, and with flips where the data set allows them"
+    )
     drop_last: bool = setting(False, "leave out the last, incomplete batch of an epoch")
-    device: str = setting("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    device: str = setting("auto", "device of the clients", choices=("auto", "cpu", "cuda"))
     threads: int = setting(1, "torch threads of a client", low=1, high=256)
     precision: str = setting(
         "float32",
-        "of convolutions and products while training; weights stay float32",
+        "of convolutions and matrix products in training. Weights stay float32",
         choices=("float32", "bfloat16"),
     )
     cuda_graph: bool = setting(
-        False, "issue a step to a GPU as one CUDA graph; clients on a CPU train as they do without"
+        False, "run a training step on a GPU as one CUDA graph. No effect on a CPU"
     )
 
 
 @dataclass(frozen=True)
 class ServerConfig(Settings):
-    """Rounds on the server."""
+    """The rounds on the server."""
 
     lr: float = setting(1.0, "server learning rate: w <- w - lr * direction", low=0, open_low=True)
-    quorum: int = setting(0, "clients that must be ready for a round; 0: all of `clients`", low=0)
+    quorum: int = setting(0, "clients that must be ready for a round. 0: all of `clients`", low=0)
     over_selection: int = setting(
-        0, "clients asked beyond the cohort; the round uses the first replies", low=0
+        0, "clients sampled in addition to the cohort. The round uses the first replies", low=0
     )
-    min_replies: int = setting(1, "fewer usable replies make the round void", low=1)
+    min_replies: int = setting(1, "fewest usable replies. A round with fewer is void", low=1)
     max_void_rounds: int = setting(3, "void rounds in a row after which the run stops", low=1)
     max_update_ratio: float = setting(
         100.0,
@@ -112,50 +121,50 @@ class ServerConfig(Settings):
         0.0, "largest length of a client's update, in units of the weights; 0: no limit", low=0
     )
     retries: int = setting(
-        2, "times a round asks a client again whose process died or that went offline", low=0
+        2, "times that a round sends its order again to a client that died or went offline", low=0
     )
     patience: float = setting(
-        60.0, "seconds in which a client that went offline may come back to its round", low=0
+        60.0, "seconds that a round waits for a client that went offline", low=0
     )
     start_timeout: float = setting(120.0, "seconds to wait for the quorum before a round", low=0)
     round_timeout: float = setting(
         3600.0, "seconds to wait for a round's replies", low=0, open_low=True
     )
-    checkpoint_every: int = setting(5, "rounds between checkpoints; 0 keeps none", low=0)
-    keep_checkpoints: int = setting(2, "newest checkpoints kept", low=1)
+    checkpoint_every: int = setting(5, "rounds between checkpoints. 0: no checkpoints", low=0)
+    keep_checkpoints: int = setting(2, "number of checkpoints to keep", low=1)
     on_disk: bool = setting(
-        False, "keep what the method remembers of clients in files instead of in memory"
+        False, "keep the method's vectors of clients in files instead of in memory"
     )
     group_access: bool = setting(False, "let the group of the server's user read the run directory")
 
 
 @dataclass(frozen=True)
 class DiagnosticsConfig(Settings):
-    """Optional measurements of the rounds. They change no result."""
+    """Optional diagnostics of the rounds. They change no result."""
 
-    every: int = setting(
-        0, "rounds between diagnostics of the clients' updates; 0: none at all", low=0
-    )
+    every: int = setting(0, "rounds between diagnostics of the clients' updates. 0: none", low=0)
     probe: int = setting(
-        256, "test samples on which the layers of the clients are compared (CKA); 0: none", low=0
+        256, "test samples for comparing the layers of the clients (CKA). 0: none", low=0
     )
     gradients: bool = setting(
-        False, "ask clients for two gradients over all their samples: the terms of FedPCD's theorem"
+        False, "ask clients for two full gradients, for the terms of FedPCD's theorem"
     )
 
 
 @dataclass(frozen=True)
 class ConformalConfig(Settings):
-    """Conformal prediction sets of the final model, where clients keep calibration samples."""
+    """Conformal prediction sets of the final model. They need calibration samples."""
 
     miscoverage: float = setting(
-        0.1, "share of samples whose set may lack the true class", low=0, high=1, open_low=True,
+        0.1, "tolerated share of samples whose set lacks the true class", low=0, high=1, open_low=True,
         open_high=True,
     )  # fmt: skip
     temperature: float = setting(1.0, "divides the logits", low=0, open_low=True)
-    randomised: bool = setting(True, "randomise the scores of APS and RAPS: smaller sets")
-    k_reg: int = setting(1, "RAPS: classes of a set that cost nothing", low=1)
-    lam: float = setting(0.1, "RAPS: what each further class costs", low=0, high=100)
+    randomised: bool = setting(
+        True, "randomise the scores of APS and RAPS, which makes sets smaller"
+    )
+    k_reg: int = setting(1, "RAPS: number of classes of a set without a penalty", low=1)
+    lam: float = setting(0.1, "RAPS: penalty of each further class", low=0, high=100)
     bins: int = setting(
-        2000, "bins of the histogram in which a client tells its scores", low=10, high=100_000
+        2000, "bins of the histogram with which a client reports its scores", low=10, high=100_000
     )

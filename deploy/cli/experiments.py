@@ -25,29 +25,32 @@ console = Console(highlight=False)
 
 File = Annotated[Path | None, typer.Option("--config", help="A TOML file of run-config keys.")]
 Pairs = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A run-config key; see settings.")
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="A run-config key. See: fedkeel settings."),
 ]
 EngineName = Annotated[
     str, typer.Option("--engine", help="simulation (Flower's, on Ray), inline, or superlink.")
 ]
-Name = Annotated[str, typer.Option("--name", help="Name of the run's folder; made up if empty.")]
+Name = Annotated[
+    str, typer.Option("--name", help="Name of the run directory. Default: method and time.")
+]
 Workers = Annotated[
-    int, typer.Option("--workers", min=0, help="Clients that train at once; 0: one a core.")
+    int, typer.Option("--workers", min=0, help="Clients that train at a time. 0: one per core.")
 ]
 Goals = Annotated[
     list[str],
     typer.Option(
         "--target",
         metavar="[DATA=]ACCURACY",
-        help="Rounds are counted to this accuracy, as 0.66 or cifar10=0.66; without: to where the "
-        "reference ends.",
+        help="Count the rounds to this accuracy, such as 0.66 or cifar10=0.66. Default: the final "
+        "accuracy of the reference.",
     ),
 ]
 Events = Annotated[
     Path | None, typer.Option("--tensorboard", help="Folder for event files of TensorBoard.")
 ]
 Gpus = Annotated[
-    float | None, typer.Option("--client-gpus", min=0, help="Share of a GPU that a client gets.")
+    float | None, typer.Option("--client-gpus", min=0, help="Share of a GPU per client.")
 ]
 
 
@@ -68,7 +71,7 @@ def run(
     superlink: federation.Address = federation.SUPERLINK,
     ca: federation.Authority = federation.CA,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint of --name.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint of --name.")
     ] = False,
     from_round: Annotated[
         int,
@@ -76,7 +79,7 @@ def run(
             "--from-round",
             metavar="ROUND",
             min=0,
-            help="With --resume: go on from the checkpoint of this round. 0: the newest one.",
+            help="With --resume: continue from the checkpoint of this round. 0: the newest.",
         ),
     ] = 0,
 ) -> None:
@@ -121,15 +124,17 @@ def compare(
     superlink: federation.Address = federation.SUPERLINK,
     ca: federation.Authority = federation.CA,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the comparison of --name.")
+        bool, typer.Option("--resume", help="Continue the comparison of --name.")
     ] = False,
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="SEED,SEED", help="Run everything for each seed.")
+        str, typer.Option("--seeds", metavar="SEED,SEED", help="Repeat all runs with each seed.")
     ] = "",
     vary: Annotated[
         list[str],
         typer.Option(
-            "--vary", metavar="KEY=VALUE,VALUE", help="Run with each value; more of it are crossed."
+            "--vary",
+            metavar="KEY=VALUE,VALUE",
+            help="Repeat all runs with each value. Several options are crossed.",
         ),
     ] = [],  # noqa: B006
     jobs: sweeps.Jobs = 0,
@@ -162,11 +167,11 @@ def compare(
 
 def report(
     places: Annotated[
-        list[Path], typer.Argument(metavar="RUNS...", help="Folders of runs, or that hold some.")
+        list[Path], typer.Argument(metavar="RUNS...", help="Run directories, or folders of them.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="The page; its numbers go beside it.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", help="File of the page. Its numbers go into the same folder.")
+    ] = Path("report.html"),
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Folder for the figures, as PNG and SVG.")
     ] = None,
@@ -198,7 +203,7 @@ def doctor() -> None:
 
 def settings(
     group: Annotated[
-        str, typer.Argument(help="Only these: a method, or data, train, server.")
+        str, typer.Argument(help="Show one group only: a method, or data, train, server.")
     ] = "",
 ) -> None:
     """List run-config keys, their defaults, meanings and ranges."""
@@ -224,10 +229,12 @@ def settings(
 def watch(
     places: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS...", help="Folders of runs, or that will hold some."),
+        typer.Argument(
+            metavar="RUNS...", help="Run directories, or folders of them. They may be empty."
+        ),
     ],
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="On 127.0.0.1; 0: a free one.")
+        int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1. 0: a free port.")
     ] = 0,
     target: Goals = [],  # noqa: B006
     tensorboard: Events = None,

@@ -29,7 +29,7 @@ ENGINES = ("inline", "simulation")
 console = Console(highlight=False)
 
 Jobs = Annotated[
-    int, typer.Option("--jobs", min=0, help="Runs at once; 0: one a core, or one a GPU.")
+    int, typer.Option("--jobs", min=0, help="Runs at a time. 0: one per core, or one per GPU.")
 ]
 
 
@@ -45,24 +45,24 @@ class Sweep:
 def sweep(
     plans: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PLAN...", help="A TOML file or the name of a preset; or: all."),
+        typer.Argument(metavar="PLAN...", help="A TOML file, the name of a preset, or: all."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The small version that the plan has of itself.")
+        bool, typer.Option("--quick", help="Use the small version of the plan, its [quick].")
     ] = False,
     pairs: Annotated[
         list[str],
         typer.Option("--set", metavar="KEY=VALUE", help="A run-config key, for all runs."),
     ] = [],  # noqa: B006 - typer's way
-    out: Annotated[Path, typer.Option("--out", help="Folder that holds the runs.")] = Path("runs"),
-    name: Annotated[str, typer.Option("--name", help="Folder below it; empty: the plan's.")] = "",
+    out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
+    name: Annotated[
+        str, typer.Option("--name", help="Folder below --out. Default: the plan's name.")
+    ] = "",
     jobs: Jobs = 0,
     engine: Annotated[
         str, typer.Option("--engine", help="inline, or simulation (Flower's, on Ray).")
     ] = "inline",
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the presets, and do nothing.")
-    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,
 ) -> None:
     """Run many runs from a plan; given again, it does what is missing."""
     if list_ or not plans:
