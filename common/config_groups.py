@@ -156,9 +156,13 @@ class ConformalConfig(Settings):
     """Conformal prediction sets of the final model. They need calibration samples."""
 
     miscoverage: float = setting(
-        0.1, "tolerated share of samples whose set lacks the true class", low=0, high=1, open_low=True,
+        0.1,
+        "tolerated share of samples whose set lacks the true class",
+        low=0,
+        high=1,
+        open_low=True,
         open_high=True,
-    )  # fmt: skip
+    )
     temperature: float = setting(1.0, "divides the logits", low=0, open_low=True)
     randomised: bool = setting(
         True, "randomise the scores of APS and RAPS, which makes sets smaller"
