@@ -100,9 +100,9 @@ def run(
         chosen = run_config(config, pairs, {**own, "name": stamped})
     folder = Path(chosen.out) / chosen.name
     if from_round:
-        from server_app.run_dir.run_dir import RunDir
+        from server_app.run_dir.run_dir import rewind_run
 
-        RunDir.rewind(folder, from_round)
+        rewind_run(folder, from_round)
     run_methods([chosen], engine, workers, client_gpus, SuperLinkClient(superlink, ca), folder)
 
 

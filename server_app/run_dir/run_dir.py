@@ -18,7 +18,8 @@ from common.run_identity import fingerprint
 from common.runs.live_state import LiveState, LiveStateFile
 from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outcome
 from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord, read_records
-from server_app.run_dir.checkpoint import load_newest, newest_head, rewind, save
+from server_app.run_dir.checkpoint import load_newest, newest_head, rewind
+from server_app.run_dir.checkpoint_keeper import CheckpointKeeper
 from server_app.run_dir.memory_mapped import MAPPED, MemoryMappedVectors
 from server_app.run_dir.saved_config import SavedConfig
 from server_app.state.server_state import ServerState
@@ -37,18 +38,19 @@ class RunDir:
         path: the directory.
         config: the run config.
         live: writes `live.json`.
-        unsaved: the newest state if it has no checkpoint, as a list of at most one.
+        checkpoints: writes the checkpoints.
     """
 
     path: Path
     config: RunConfig
     live: LiveStateFile = field(init=False, repr=False, compare=False)
-    unsaved: list[ServerState[Any]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    checkpoints: CheckpointKeeper = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "live", LiveStateFile(self.path))
+        object.__setattr__(
+            self, "checkpoints", CheckpointKeeper(self.path / CHECKPOINTS, self.config)
+        )
 
     @classmethod
     def claim(cls, config: RunConfig) -> "RunDir":
@@ -106,18 +108,6 @@ class RunDir:
         clear_outcome(run_dir.path)
         return run_dir
 
-    @classmethod
-    def rewind(cls, path: Path, round: int) -> None:  # noqa: A002
-        """Prepare the run in `path` to be resumed from the checkpoint of an earlier round.
-
-        Raises:
-            ConfigError: a running ServerApp serves the run.
-            CheckpointError: there is no checkpoint of this round.
-        """
-        if is_served(path):
-            raise ConfigError(f"the run in {path} is under way; stop it first")
-        rewind(path / CHECKPOINTS, round)
-
     @property
     def start(self) -> tuple[int, list[str]]:
         """The last round of the run, 0 for a new run, and a warning for each torn checkpoint."""
@@ -170,30 +160,12 @@ class RunDir:
 
     def save_state(self, state: ServerState[Any]) -> None:
         """Write a checkpoint when one is due. Otherwise the end of the run writes it."""
-        self.unsaved[:] = [state]
-        every = self.config.server.checkpoint_every
-        if every and (state.round % every == 0 or state.round == self.config.rounds):
-            self._save_newest()
-
-    def _save_newest(self) -> None:
-        """Write the checkpoint of the newest state if it has none."""
-        while self.unsaved and self.config.server.checkpoint_every:
-            save(
-                self.path / CHECKPOINTS,
-                self.unsaved[0],
-                fingerprint=fingerprint(self.config),
-                keep=self.config.server.keep_checkpoints,
-            )
-            self.unsaved.clear()
+        self.checkpoints.take(state)
 
     def save_record(self, record: RoundRecord) -> None:
-        """Append one line to the records.
-
-        A state from which no client could train is not worth a checkpoint at the end.
-        """
+        """Append one line to the records."""
         Recorder(self.path / RECORDS).append(record)
-        if record.cohort and not record.replied:
-            self.unsaved.clear()
+        self.checkpoints.judge(record)
 
     def show_live(self, live: LiveState) -> None:
         """Write the live state."""
@@ -217,7 +189,7 @@ class RunDir:
         Raises:
             CheckpointError: the model cannot be written.
         """
-        self._save_newest()
+        self.checkpoints.save_newest()
         named = {**layout.unflatten(state.weights), **state.buffers}
         path = self.path / WEIGHTS
         try:
@@ -242,10 +214,22 @@ class RunDir:
             text = str(error) if isinstance(error, FedError) else f"{type(error).__name__}: {error}"
             outcome = Outcome("failed", text, rounds, seconds)
         try:
-            self._save_newest()
+            self.checkpoints.save_newest()
         except CheckpointError as second:  # the first error is the one to report
             logging.getLogger("flwr").warning("%s", second)
         write_outcome(self.path, outcome)
+
+
+def rewind_run(path: Path, round: int) -> None:  # noqa: A002
+    """Prepare the run in `path` to be resumed from the checkpoint of an earlier round.
+
+    Raises:
+        ConfigError: a running ServerApp serves the run.
+        CheckpointError: there is no checkpoint of this round.
+    """
+    if is_served(path):
+        raise ConfigError(f"the run in {path} is under way; stop it first")
+    rewind(path / CHECKPOINTS, round)
 
 
 def is_served(path: Path) -> bool:

@@ -9,7 +9,7 @@ from common.errors import AggregationError, CheckpointError, ConfigError
 from common.runs.outcome import read_outcome
 from common.runs.records import RoundRecord, read_records
 from server_app.run_dir.checkpoint import DISCARDED
-from server_app.run_dir.run_dir import CHECKPOINTS, RunDir
+from server_app.run_dir.run_dir import CHECKPOINTS, RunDir, rewind_run
 from tests.builders import assert_same
 from tests.unit.server_app.run_dir.test_run_dir import LAYOUT, config_in, played, state_of
 
@@ -64,7 +64,7 @@ def test_a_run_without_checkpoints_keeps_none_at_the_end(tmp_path: Path) -> None
 def test_a_run_can_be_resumed_from_an_earlier_round_and_loses_no_file(tmp_path: Path) -> None:
     run_dir = played(tmp_path, 5, **{"server.keep-checkpoints": 9})
     folder = run_dir.path / CHECKPOINTS
-    RunDir.rewind(run_dir.path, 2)
+    rewind_run(run_dir.path, 2)
     assert sorted(p.name for p in (folder / DISCARDED).iterdir()) == [
         "round-000004.ckpt",
         "round-000005.ckpt",
@@ -76,14 +76,14 @@ def test_a_run_can_be_resumed_from_an_earlier_round_and_loses_no_file(tmp_path: 
 def test_a_round_without_a_checkpoint_is_refused_with_the_rounds_there_are(tmp_path: Path) -> None:
     run_dir = played(tmp_path, 5, **{"server.keep-checkpoints": 9})
     with pytest.raises(CheckpointError, match=r"no checkpoint of round 3; there are: 2, 4, 5"):
-        RunDir.rewind(run_dir.path, 3)
+        rewind_run(run_dir.path, 3)
     assert not (run_dir.path / CHECKPOINTS / DISCARDED).exists()
 
 
 def test_a_run_under_way_is_not_rewound(tmp_path: Path) -> None:
     run_dir = played(tmp_path, 4)
     with run_dir.serving(), pytest.raises(ConfigError, match="is under way"):
-        RunDir.rewind(run_dir.path, 2)
+        rewind_run(run_dir.path, 2)
 
 
 def test_a_new_state_after_a_failed_round_is_kept_again(tmp_path: Path) -> None:
