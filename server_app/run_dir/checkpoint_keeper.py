@@ -1,4 +1,4 @@
-"""Checkpoints: writes the checkpoints of a run, those that are due and the last good one."""
+"""CheckpointKeeper: writes the checkpoints of a run, those that are due and the last good one."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from server_app.state.server_state import ServerState
 
 
 @dataclass
-class Checkpoints:
+class CheckpointKeeper:
     """The checkpoints of one run.
 
     Attributes:
