@@ -15,6 +15,7 @@ from common.errors import CheckpointError, ConfigError, FedError
 from common.io.files import atomic_write, file_lock
 from common.layout import Layout
 from common.run_identity import fingerprint
+from common.runs.json_file import RecordError
 from common.runs.live_state import LiveState, LiveStateFile
 from common.runs.outcome import Outcome, clear_outcome, read_outcome, write_outcome
 from common.runs.records import CONFIG_FILE, RECORDS, Recorder, RoundRecord, read_records
@@ -163,7 +164,13 @@ class RunDir:
         self.checkpoints.take(state)
 
     def save_record(self, record: RoundRecord) -> None:
-        """Append one line to the records."""
+        """Append one line to the records.
+
+        Raises:
+            RecordError: the line cannot be written, or the run directory was removed.
+        """
+        if not (self.path / CONFIG_FILE).exists():
+            raise RecordError(f"{self.path} was removed or emptied during the run; start it again")
         Recorder(self.path / RECORDS).append(record)
         self.checkpoints.judge(record)
 

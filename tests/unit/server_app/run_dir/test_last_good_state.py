@@ -1,11 +1,13 @@
 """A run keeps its last good state, and can be resumed from an earlier round."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.errors import AggregationError, CheckpointError, ConfigError
+from common.runs.json_file import RecordError
 from common.runs.outcome import read_outcome
 from common.runs.records import RoundRecord, read_records
 from server_app.run_dir.checkpoint import DISCARDED
@@ -92,3 +94,11 @@ def test_a_new_state_after_a_failed_round_is_kept_again(tmp_path: Path) -> None:
     run_dir.save_state(replace(state_of(5), round=5))
     run_dir.end_early(KeyboardInterrupt(), 5, 1.0)
     assert resumed_round(tmp_path) == 5
+
+
+def test_a_run_directory_that_is_removed_during_the_run_is_an_error(tmp_path: Path) -> None:
+    """The run went on, made a new directory with its last rounds, and ended as completed."""
+    run_dir = played(tmp_path, 2)
+    shutil.rmtree(run_dir.path)
+    with pytest.raises(RecordError, match="was removed or emptied during the run"):
+        run_dir.save_record(RoundRecord(3, 0.1, ["0"], ["0"]))
