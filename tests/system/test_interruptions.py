@@ -14,8 +14,8 @@ LONG = {**SMALL, "method": "fedpcd", "rounds": 1000, "train.epochs": 30}
     ("command", "number", "run"),
     [
         ("run", signal.SIGINT, "stopped"),
-        ("run", signal.SIGTERM, "stopped"),
-        ("compare", signal.SIGINT, "stopped/fedpcd"),
+        pytest.param("run", signal.SIGTERM, "stopped", marks=pytest.mark.slow),
+        pytest.param("compare", signal.SIGINT, "stopped/fedpcd", marks=pytest.mark.slow),
     ],
 )
 def test_an_inline_run_stops_at_a_signal_and_leaves_nothing(

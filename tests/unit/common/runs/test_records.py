@@ -17,7 +17,8 @@ from common.runs.records import RECORDS, Recorder, RoundRecord, read_records
 SCORES = {"0": ClientScore(10, 7, 4.5), "1": ClientScore(5, 0, 9.0)}
 KEYS = {
     "round", "lr", "cohort", "replied", "dropped", "void", "train_loss", "bytes_down", "bytes_up",
-    "again", "late", "arrived", "worked", "seconds", "method", "diagnostics", "evaluation",
+    "again", "late", "arrived", "worked", "examples", "lengths", "seconds", "method",
+    "diagnostics", "evaluation",
 }  # fmt: skip
 
 
