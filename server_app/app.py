@@ -27,7 +27,7 @@ from server_app.memory_estimate import MemoryEstimate
 from server_app.round.calibration import Query, calibrate_model
 from server_app.round.client_registry import ClientRegistry
 from server_app.round.ready_clients import POLL_SECONDS, ReadyClients, wait_for_clients
-from server_app.run_dir.class_counter import saving_class_counts
+from server_app.run_dir.class_counter import refuse_changed_data, saving_class_counts
 from server_app.run_dir.memory_mapped import raise_open_file_limit
 from server_app.run_dir.run_dir import LOG, RunDir, logging_to
 from server_app.state.options import Options
@@ -78,6 +78,8 @@ def _serve(grid: Grid, config: RunConfig, run_dir: RunDir) -> ServerState[object
         model = FlatModel(build(config.model, card.shape, card.classes, seed=config.seed))
         first = FlatCodec(model.layout).pack(model.copy_weights(), model.copy_buffers())
         deals = not registry.are_enrolled and config.data.name != OWN  # here, not on the nodes
+        if deals and config.resume:
+            refuse_changed_data(run_dir.path, config)
         strategy = strategy_of(config, model, registry, run_dir)
         strategy.state, warnings = run_dir.restore(model.layout)
         for warning in warnings:

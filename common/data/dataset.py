@@ -1,6 +1,6 @@
 """Dataset: labelled images in memory or on disk, with their mean and standard deviation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -26,6 +26,7 @@ class Dataset:
         std: standard deviation of the pixels, one number per channel.
         flip: whether an image flipped left to right still shows its class.
         skipped: (file, reason) of every file that could not be used. It stays on this machine.
+        left_out: number of files that were not used, by kind.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Dataset:
     std: tuple[float, ...]
     flip: bool = True
     skipped: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    left_out: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))

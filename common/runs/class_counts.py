@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.data.facts import DataFacts
 from common.io.files import atomic_write
 from common.io.typed_json import Int64, JsonTypeError, from_json
 from common.types import ClientId
@@ -18,10 +19,12 @@ class ClassCounts:
     Attributes:
         classes: names of the classes [C].
         clients: counts [C] by client.
+        data: the data set, None in files of older versions.
     """
 
     classes: list[str]
     clients: dict[ClientId, list[Int64]]
+    data: DataFacts | None = None
 
 
 def write_class_counts(run_dir: Path, counts: ClassCounts) -> None:

@@ -51,6 +51,7 @@ def load_folder(path: Path, options: FolderOptions | None = None) -> Dataset:
         std=_per_channel(channels, options.std) or tuple(cache.meta["std"]),
         flip=options.flip,
         skipped=skipped,
+        left_out=contents.left_out,
     )
 
 
