@@ -76,7 +76,7 @@ def test_a_resume_with_changed_data_is_refused(folder: Path, tmp_path: Path, cha
     carry_out(folder, tmp_path / "out", rounds=2)
     before = (tmp_path / "out/run/records.jsonl").read_bytes()
     change(folder)
-    with pytest.raises(DataError, match="the data of this run have changed: .* with 24"):
+    with pytest.raises(DataError, match=r"the data of this run have changed: .* with 24"):
         carry_out(folder, tmp_path / "out", rounds=3, resume=True)
     assert (tmp_path / "out/run/records.jsonl").read_bytes() == before
 
