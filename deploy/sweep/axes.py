@@ -13,8 +13,8 @@ def crossed(name: str, settings: Flat, axes: Sequence[str]) -> Plan:
     """Return a plan from what was typed.
 
     Args:
-        name: of the plan.
-        settings: of all runs, with dotted keys; what a sweep chooses itself is left out.
+        name: name of the plan.
+        settings: settings of all runs, with dotted keys. Those that a sweep chooses are left out.
         axes: KEY=VALUE,VALUE,... each, or KEY=[VALUE, ...] in TOML, crossed in this order.
 
     Raises:

@@ -64,7 +64,7 @@ def sweep(
     ] = "inline",
     list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,
 ) -> None:
-    """Run many runs from a plan; given again, it does what is missing."""
+    """Do all runs of a plan. The same command again does the missing runs."""
     if list_ or not plans:
         console.print(presets(), markup=False)
         return
@@ -79,14 +79,14 @@ def run_plans(plans: Sequence[Plan], out: Path, name: str, jobs: int, engine: st
     """Do what is missing of these plans, and show what they came to.
 
     Args:
-        plans: each gets a folder of its own.
-        out: where these folders are.
-        name: of the folder, for a single plan; "" for the plan's own name.
-        jobs: runs at once, 0 for as many as fit.
-        engine: of each run.
+        plans: the plans, each with a folder of its own.
+        out: parent of these folders.
+        name: name of the folder of a single plan. "" means the plan's name.
+        jobs: number of runs at a time. 0 means as many as fit.
+        engine: engine of every run.
 
     Raises:
-        ConfigError: a plan's runs cannot be made, or not there; nothing has begun then.
+        ConfigError: a run cannot be made, or not in this folder. No run has started.
         typer.Exit: a run failed.
     """
     if engine not in ENGINES:
@@ -139,7 +139,7 @@ def show(one: Sweep, found: Sequence[RunStatus]) -> None:
 
 
 def find(plan: str) -> list[Path]:
-    """Return the file of a plan: a preset's, or the path as it is; all presets' for "all".
+    """Return the files of a plan: of a preset, of the path, or of all presets for "all".
 
     Raises:
         ConfigError: there is neither.

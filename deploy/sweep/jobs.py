@@ -39,8 +39,8 @@ class JobSlot:
     """Room for one run at a time.
 
     Attributes:
-        workers: clients that train at once in it.
-        env: what its processes find in their environment beside ours.
+        workers: number of clients that train at a time.
+        env: environment variables that are added for its processes.
     """
 
     workers: int
@@ -51,8 +51,8 @@ def job_slots(configs: Sequence[RunConfig], jobs: int) -> list[JobSlot]:
     """Return room for runs: one a core, or one a GPU where there are some that may be used.
 
     Args:
-        configs: of the runs; where all train on the CPU, torch is not even loaded.
-        jobs: runs at once, 0 for as many as fit.
+        configs: configs of the runs. If all train on the CPU, torch is not loaded.
+        jobs: number of runs at a time. 0 means as many as fit.
     """
     gpus = [] if all(config.train.device == "cpu" for config in configs) else _gpus()
     cores = usable_cores()
@@ -103,10 +103,10 @@ class Result:
 
 
 class SweepMonitor(Protocol):
-    """Who wants to see how a sweep goes."""
+    """Observer of a sweep."""
 
     def look(self, running: Sequence[RunStatus], waiting: Sequence[RunStatus]) -> None:
-        """See what goes on; called a few times a second."""
+        """Show the state. It is called a few times per second."""
 
     def ended(self, result: Result) -> None:
         """See that a run has ended."""
@@ -123,10 +123,10 @@ class _Running:
 def run_all(
     todo: Sequence[RunStatus], room: Sequence[JobSlot], engine: str, monitor: SweepMonitor
 ) -> list[Result]:
-    """Do the runs, each in a process of its own; one that fails does not stop the others.
+    """Do the runs, each in its own process. A failed run does not stop the others.
 
-    Leaving early, by Ctrl-C say, ends all of them in order; when this process is killed, so are
-    they.
+    An exception, such as Ctrl-C, ends all processes. If this process is killed, they are killed
+    too.
 
     Raises:
         DeployError: no process can be started, or the one was killed that takes the others along.
@@ -208,7 +208,7 @@ def _result(one: _Running) -> Result:
 
 
 def _lacks(run_status: RunStatus) -> str:
-    """Return what a run that completed did not leave, in a line; "" if it is all there.
+    """Return which files of a completed run are missing, in one line, "" for none.
 
     Where something is missing, it does not count as complete from now on.
     """

@@ -15,7 +15,7 @@
     [quick]                           # base, grid and variants (tables, or labels of those to keep)
     base.rounds = 3
 
-What stands in [quick] takes the place of the same key wherever it stands above.
+A key in [quick] replaces the same key of the plan.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class Variant:
-    """Named settings; the empty one stands for no variants at all."""
+    """Named settings. The empty variant means that a plan has none."""
 
     label: str = ""
     settings: Flat = field(default_factory=dict)
@@ -66,16 +66,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan as it was read; see the module's example.
+    """A plan as it was read, see the example of the module.
 
     Attributes:
-        name: its folder below the place of all runs.
-        about: what it is for, in a line.
+        name: name of its folder.
+        about: its purpose, in one line.
         base: settings of all runs, with dotted keys.
         grid: values by key, crossed in this order, the last key fastest.
         variants: crossed with the grid, outermost.
         source: the file it was read from, "" for none.
-        problems: what is wrong with it; told together with what is wrong with its runs.
+        problems: its errors. They are reported together with the errors of its runs.
     """
 
     name: str

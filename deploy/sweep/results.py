@@ -1,4 +1,4 @@
-"""What the runs of a sweep came to: a table for each task, over the seeds."""
+"""Results of a sweep: a table per task, over the seeds."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What of a sweep's runs is there already, and what must be done about each."""
+"""The state of each run of a sweep, and the action that it needs."""
 
 import secrets
 import shutil
@@ -40,13 +40,13 @@ class RunStatus:
 
 
 def run_statuses(folder: Path, runs: Sequence[PlannedRun]) -> list[RunStatus]:
-    """Look at what lies in a sweep's folder; nothing is changed.
+    """Read a sweep's folder. It changes nothing.
 
-    A run that is there under another name (an earlier, smaller plan named it) keeps that name, if
-    it has got anywhere; one whose name another run of the plan has got gets its digest besides.
+    A run that exists under another name, from an earlier and smaller plan, keeps that name if it
+    has any round. If another run of the plan has the name, the run's digest is added to it.
 
     Raises:
-        ConfigError: a folder that a run needs holds another run; says what differs.
+        ConfigError: a folder that a run needs holds another run. The message names the difference.
     """
     held: dict[str, list[str]] = {run.identity: [] for run in runs}
     for name, its in _held(folder):
@@ -129,7 +129,7 @@ def _placed(
         begun = sorted(
             (copy for copy in copies if copy.action == "resume"), key=lambda one: -one.done
         )
-        if best := [*complete, *begun]:  # the others may be anybody's; nothing is removed there
+        if best := [*complete, *begun]:  # other folders are never removed
             return best[0]
     free = [name for name in run.names if name in same or name not in others]
     name = next((name for name in run.names if name in same), (free or run.names)[0])

@@ -50,7 +50,7 @@ class PlannedRun:
 
 
 def runs_of(plan: Plan) -> list[PlannedRun]:
-    """Return the plan's runs in its order; combinations that come to the same are made once.
+    """Return the plan's runs in order. Equal combinations give one run.
 
     Raises:
         ConfigError: what is wrong with the plan and with which combination, all at once.
@@ -104,7 +104,7 @@ def _name(point: Point, config: RunConfig, keys: Mapping[str, str]) -> str:
 
 
 def _unique(names: Sequence[str], digests: Sequence[str]) -> Iterator[str]:
-    """Yield the names; one that is cut, or there already, ends with the run's digest."""
+    """Yield the names. A name that is cut or taken ends with the run's digest."""
     taken: set[str] = set()
     for name, digest in zip(names, digests, strict=True):
         if name.endswith("-") or name in taken:

@@ -25,7 +25,7 @@ MOST_ROWS = 16
 
 @dataclass
 class SweepTally:
-    """What has ended so far, and how long a round takes.
+    """The finished runs, and the seconds of a round.
 
     Attributes:
         total: runs to do in this sweep.
