@@ -155,7 +155,7 @@ def story(made: Fleet, odd: Odd, pace: float, beat: int) -> Story:
     """Start the run with clients 0 and 1, and play the story."""
     join_exactly(made, odd, "0", "1")
     odd.give({"2": WORDS})
-    limit = min(8 + 3 * pace, 45.0)  # 20 s on a quiet machine
+    limit = min(8 + 3 * pace, 90.0)  # 20 s on a quiet machine
     settings = {"server.quorum": 2, "rounds": 100, "server.round-timeout": limit}
     process = made.start_run("fedpvr", "story", settings)
     try:
