@@ -74,7 +74,7 @@ def join(
     data, ca = data and data.expanduser().absolute(), ca.expanduser().absolute()
     public, key_finding = check_key(name, key)
     with (
-        key_lock(key) if public else nullcontext(True) as is_free,
+        _claim(key, check_only) if public else nullcontext(True) as is_free,
         _node_home(home or key.with_name(f"{key.name}.node")) as node_home,
     ):
         findings = [key_finding, *judge_key_lock(name, is_free=is_free, check_only=check_only)]
@@ -90,6 +90,19 @@ def join(
         node = Node(name, public.fingerprint, superlink, ca, key, config_text, node_home, health)
         _serve(node, console)
     return 0
+
+
+@contextmanager
+def _claim(key: Path, check_only: bool) -> Iterator[bool]:
+    """Lock the key for this process, and yield whether it was free.
+
+    A check releases the key at once, so that the client can join meanwhile.
+    """
+    with key_lock(key) as is_free:
+        if not check_only:
+            yield is_free
+            return
+    yield is_free
 
 
 def _serve(node: Node, console: Console) -> None:

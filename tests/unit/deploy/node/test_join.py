@@ -324,3 +324,21 @@ def test_whoever_joins_keeps_neither_torch_nor_flower_in_memory() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_a_check_under_way_does_not_keep_the_client_from_joining(
+    tmp_path: Path, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client was "running on this machine already" while its owner ran the checks."""
+    joined: list[int] = []
+
+    def join_meanwhile(*_: Any) -> Iterator[Finding]:
+        if not joined:
+            joined.append(-1)
+            joined[0] = call(tmp_path)[0]
+        return iter([WELL])
+
+    monkeypatch.setattr(joining, "check_server", join_meanwhile)
+    assert call(tmp_path, check_only=True)[0] == 0
+    assert joined == [0]
+    assert len(nodes) == 1
