@@ -54,7 +54,7 @@ SETTINGS: Mapping[str, Any] = {
     "eval-every": 0,
     "train.device": "cpu",
     "server.checkpoint-every": 0,
-    "trimmedmean.beta": 0.4,
+    "trimmedmean.beta": 0.3,
     "krum.hostile": 0.3,
 }
 LEGEND = """columns: mean accuracy in % of the honest clients with 0 to 5 hostile clients of 10
