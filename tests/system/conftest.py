@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 BIN = Path(sys.executable).parent
-PATIENCE = 120.0  # seconds; a run takes 10 to 40 of them, most for Ray's start
+PATIENCE = 360.0  # seconds; a run takes 10 to 40 of them, most for Ray's start
 
 # Small and quick: 8 x 8 pictures of digits.
 SMALL: Mapping[str, Any] = {
