@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -65,6 +65,7 @@ class Fleet(Runs):
     port: int = field(default_factory=free_port)  # the SuperLink, private
     door: int = field(default_factory=free_port)  # the proxy, which clients see
     started: list[Process] = field(default_factory=list)
+    hosts: Sequence[str] = ()  # further names of the server, for its certificate
 
     # ------------------------------------------------------------ commands
 
@@ -140,7 +141,8 @@ class Fleet(Runs):
 
     def start_server(self) -> None:
         """Make the keys, start the server, and wait until it listens on both ports."""
-        self.succeed("pki", "init", "--dir", "../pki")
+        hosts = [word for host in self.hosts for word in ("--host", host)]
+        self.succeed("pki", "init", "--dir", "../pki", *hosts)
         self.server = self.start(
             "server",
             *(BIN / "fedkeel", "server", "--pki", "../pki", "--state", "../state"),
@@ -354,9 +356,9 @@ def _end(log: Path) -> str:
 
 
 @contextmanager
-def fleet(folder: Path, size: int = 3) -> Iterator[Fleet]:
+def fleet(folder: Path, size: int = 3, hosts: Sequence[str] = ()) -> Iterator[Fleet]:
     """Start a federation without clients in this folder; end all of it with the block."""
-    made = Fleet(folder, size)
+    made = Fleet(folder, size, hosts=hosts)
     try:
         made.start_server()
         yield made

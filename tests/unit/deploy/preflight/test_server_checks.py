@@ -4,7 +4,6 @@ The servers are real ones on loopback, with certificates made for the case.
 """
 
 import socket
-import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from deploy.preflight import server_checks, tls_probe
 from deploy.preflight.findings import Finding
 from deploy.preflight.server_checks import check_server, judge_address, judge_clock, judge_proxy
 from deploy.preflight.tls_probe import connection_error, open_connection, proxy_url
+from tests.tunnel import tunnel
 
 DAY = timedelta(days=1)
 LOCAL = ("127.0.0.1", "localhost")
@@ -343,50 +343,6 @@ def test_a_closed_port_and_an_unknown_name_and_silence_are_told_apart(
     assert "DNS" in judge_address("x:1", socket.gaierror(-2, "unknown")).sentence
     assert "firewall" in judge_address("x:1", TimeoutError()).remedy
     assert judge_address("x:1", OSError("no route")).verdict == "problem"
-
-
-class Tunnel(socketserver.ThreadingTCPServer):
-    """A forward proxy: CONNECT to 127.0.0.1 at any port, whatever name is given."""
-
-    allow_reuse_address = daemon_threads = True
-
-    def __init__(self, status: int = 200) -> None:
-        super().__init__(("127.0.0.1", 0), TunnelHandler)
-        self.status, self.heads = status, list[bytes]()
-
-
-class TunnelHandler(socketserver.StreamRequestHandler):
-    server: Tunnel
-
-    def handle(self) -> None:
-        head = b"".join(iter(self.rfile.readline, b"\r\n"))
-        self.server.heads.append(head)
-        self.wfile.write(f"HTTP/1.1 {self.server.status} Told\r\n\r\n".encode())
-        port = int(head.split()[1].rpartition(b":")[2])
-        if self.server.status != 200:
-            return
-        with socket.create_connection(("127.0.0.1", port)) as server:
-            back = threading.Thread(target=copy, args=(server, self.connection))
-            back.start()
-            copy(self.connection, server)
-            back.join()
-
-
-def copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-
-
-@contextmanager
-def tunnel(status: int = 200) -> Iterator[Tunnel]:
-    with Tunnel(status) as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
 
 
 def test_the_checks_connect_through_the_proxy_of_the_environment(
